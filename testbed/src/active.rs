@@ -1,0 +1,95 @@
+//! The testbeds that this process answers for. However it ends (normally, by a panic, by Ctrl-C or
+//! another signal), they are removed; after `kill -9` the next claim or `playground down` does it.
+
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::failure;
+use crate::removal;
+use crate::state::State;
+
+static ACTIVE: Mutex<Vec<State>> = Mutex::new(Vec::new());
+
+/// Set: testbeds stay as they are when a test ends, to look into them.
+const KEEP: &str = "TOMBOLO_KEEP";
+
+pub(crate) fn add(state: &State) {
+    static HOOKS: Once = Once::new();
+    HOOKS.call_once(install_hooks);
+    active().push(state.clone());
+}
+
+/// From now on somebody else removes it.
+pub(crate) fn forget(number: u8) {
+    active().retain(|state| state.number != number);
+}
+
+/// Removes one of ours; nothing to do when it is gone already.
+pub(crate) fn remove(number: u8) {
+    let found = {
+        let mut active = active();
+        let at = active.iter().position(|state| state.number == number);
+        at.map(|at| active.swap_remove(at))
+    };
+    if let Some(state) = found {
+        take_away(&state);
+    }
+}
+
+fn remove_all() {
+    let all = std::mem::take(&mut *active());
+    for state in &all {
+        take_away(state);
+    }
+}
+
+fn take_away(state: &State) {
+    if std::env::var_os(KEEP).is_some() {
+        let data = state.data.display();
+        eprintln!(
+            "testbed {} ({}) is kept: kubeconfigs are {data}/*/pki/admin.conf, nodes are the \
+             namespaces {}*; `tombolo playground down --all` removes it",
+            state.number,
+            state.name,
+            state.layout().prefix(),
+        );
+        return;
+    }
+    if let Err(error) = removal::remove(state) {
+        eprintln!("{error}");
+    }
+}
+
+fn active() -> MutexGuard<'static, Vec<State>> {
+    ACTIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn install_hooks() {
+    // SAFETY: the handler is a plain function that does not unwind.
+    unsafe { libc::atexit(at_exit) };
+
+    if let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                remove_all();
+                let _ = emulate_default_handler(signal);
+            }
+        });
+    }
+
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        let all = active().clone();
+        for state in &all {
+            failure::keep_and_say(state);
+        }
+    }));
+}
+
+extern "C" fn at_exit() {
+    let _ = std::panic::catch_unwind(remove_all);
+}

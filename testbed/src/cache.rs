@@ -1,0 +1,182 @@
+//! Where built and fetched things are kept between runs: outside the checkout, keyed by version.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+use crate::files;
+
+#[derive(Debug, Clone)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+impl Cache {
+    /// `$TOMBOLO_CACHE`, else `tombolo` in the user's cache directory.
+    pub fn of_this_user() -> Result<Self> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let root = variable("TOMBOLO_CACHE")
+            .map(PathBuf::from)
+            .or_else(|| variable("XDG_CACHE_HOME").map(|dir| Path::new(&dir).join("tombolo")))
+            .or_else(|| variable("HOME").map(|dir| Path::new(&dir).join(".cache/tombolo")))
+            .ok_or_else(|| Error::Missing {
+                what: "the environment variable HOME".into(),
+                hint: "set it, or TOMBOLO_CACHE to the directory to keep caches in".into(),
+            })?;
+        files::make_dir(&root)?;
+        let root = root.canonicalize().map_err(Error::file("find", &root))?;
+        Ok(Self { root })
+    }
+
+    pub fn path(&self, below: impl AsRef<Path>) -> PathBuf {
+        self.root.join(below)
+    }
+
+    /// Held by whoever builds something, so that two processes do not build it twice.
+    pub(crate) fn lock(&self, name: &str) -> Result<CacheLock> {
+        let path = self.path(format!("{name}.lock"));
+        let file = File::create(&path).map_err(Error::file("create", &path))?;
+        flock(&file, FlockOperation::LockExclusive)
+            .map_err(|errno| Error::file("lock", &path)(errno.into()))?;
+        Ok(CacheLock { _file: file })
+    }
+}
+
+/// Released when dropped, and by the kernel when the process dies.
+#[derive(Debug)]
+pub(crate) struct CacheLock {
+    _file: File,
+}
+
+/// A directory of the cache that holds what was made from certain inputs. Its name carries a digest
+/// of them, so a change of inputs is another entry; a marker with the files' sizes tells a complete
+/// entry from an interrupted one.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    kind: String,
+    name: String,
+    dir: PathBuf,
+}
+
+const MARKER: &str = "complete";
+
+impl Entry {
+    pub fn new(cache: &Cache, kind: &str, name: &str, version: &str, inputs: &[&str]) -> Self {
+        let mut digest = Sha256::new();
+        for input in inputs {
+            digest.update(input.len().to_le_bytes());
+            digest.update(input);
+        }
+        let key = hex(&digest.finalize()[..6]);
+        Self {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            dir: cache.path(kind).join(format!("{name}-{version}-{key}")),
+        }
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn is_complete(&self) -> bool {
+        std::fs::read_to_string(self.dir.join(MARKER)).is_ok_and(|marker| marker == self.listing())
+    }
+
+    /// Marks it complete and removes the entries of the same name made from other inputs.
+    pub fn complete(&self, cache: &Cache) -> Result<()> {
+        files::write(&self.dir.join(MARKER), self.listing())?;
+        let kept = cache.path(&self.kind);
+        let stale = |name: &str| {
+            name.strip_prefix(&format!("{}-", self.name))
+                .is_some_and(|rest| rest.starts_with(|c: char| c == 'v' || c.is_ascii_digit()))
+        };
+        for entry in std::fs::read_dir(&kept).map_err(Error::file("list", &kept))? {
+            let path = entry.map_err(Error::file("list", &kept))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path != self.dir && stale(&name) {
+                files::remove_tree(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn listing(&self) -> String {
+        let mut lines: Vec<String> = std::fs::read_dir(&self.dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_name() != MARKER)
+            .filter_map(|entry| {
+                let metadata = entry.metadata().ok()?;
+                let size = if metadata.is_file() {
+                    metadata.len()
+                } else {
+                    0
+                };
+                Some(format!("{} {size}\n", entry.file_name().display()))
+            })
+            .collect();
+        lines.sort();
+        lines.concat()
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> Cache {
+        let root =
+            std::env::temp_dir().join(format!("tombolo-cache-{name}-{}", std::process::id()));
+        files::remove_tree(&root).unwrap();
+        files::make_dir(&root).unwrap();
+        Cache { root }
+    }
+
+    #[test]
+    fn an_interrupted_entry_is_not_complete() {
+        let cache = scratch("interrupted");
+        let entry = Entry::new(&cache, "bin", "etcd", "v1", &["sum"]);
+        files::make_dir(entry.dir()).unwrap();
+        files::write(&entry.dir().join("etcd"), "half").unwrap();
+        assert!(!entry.is_complete());
+        entry.complete(&cache).unwrap();
+        assert!(entry.is_complete());
+        files::remove_tree(&cache.root).unwrap();
+    }
+
+    #[test]
+    fn a_truncated_file_makes_an_entry_stale() {
+        let cache = scratch("truncated");
+        let entry = Entry::new(&cache, "bin", "etcd", "v1", &["sum"]);
+        files::make_dir(entry.dir()).unwrap();
+        files::write(&entry.dir().join("etcd"), "whole").unwrap();
+        entry.complete(&cache).unwrap();
+        files::write(&entry.dir().join("etcd"), "who").unwrap();
+        assert!(!entry.is_complete());
+        files::remove_tree(&cache.root).unwrap();
+    }
+
+    #[test]
+    fn another_input_is_another_entry_and_replaces_the_old_one() {
+        let cache = scratch("replaced");
+        let old = Entry::new(&cache, "bin", "etcd", "v1", &["a"]);
+        let new = Entry::new(&cache, "bin", "etcd", "v1", &["b"]);
+        let other = Entry::new(&cache, "bin", "etcd-tools", "v1", &["a"]);
+        assert_ne!(old.dir(), new.dir());
+        for entry in [&old, &other, &new] {
+            files::make_dir(entry.dir()).unwrap();
+            entry.complete(&cache).unwrap();
+        }
+        assert!(!old.dir().exists() && other.is_complete() && new.is_complete());
+        files::remove_tree(&cache.root).unwrap();
+    }
+}

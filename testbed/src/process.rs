@@ -1,0 +1,95 @@
+//! Processes of the machine, as `/proc` and signals show them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process and when it started: a number used again is another process.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Identity {
+    pub pid: i32,
+    started: String,
+}
+
+impl Identity {
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name is in parentheses and may contain anything; the state follows it.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?;
+        let started = fields.nth(18)?.to_owned();
+        (state != "Z").then_some(Self { pid, started })
+    }
+
+    pub fn of_this_process() -> Option<Self> {
+        Self::of(i32::try_from(std::process::id()).ok()?)
+    }
+
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.pid).as_ref() == Some(self)
+    }
+}
+
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The direct children, by the kernel's list.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+/// The name of the program that a process runs.
+pub(crate) fn program(pid: i32) -> Option<String> {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let first = command.split(|&byte| byte == 0).next()?;
+    let path = PathBuf::from(String::from_utf8_lossy(first).into_owned());
+    Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Whether a process is in the network namespace that is bound to `path`.
+pub(crate) fn is_in_netns(pid: i32, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let inode = |path: &Path| {
+        fs::metadata(path)
+            .map(|found| (found.dev(), found.ino()))
+            .ok()
+    };
+    let own = inode(Path::new(&format!("/proc/{pid}/ns/net")));
+    own.is_some() && own == inode(path)
+}
+
+/// All processes in the network namespace that is bound to `path`.
+pub(crate) fn in_netns(path: &Path) -> Vec<i32> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid| is_in_netns(pid, path))
+        .collect()
+}
+
+/// Waits until none of them is alive; false when the time is up before.
+pub(crate) fn wait_gone(processes: &[Identity], limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while processes.iter().any(Identity::is_alive) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// Resident memory in bytes, shared pages divided among those who share them.
+pub(crate) fn memory(pid: i32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = rollup.lines().find(|line| line.starts_with("Pss:"));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
+        .map_or(0, |kilobytes: u64| kilobytes * 1024)
+}

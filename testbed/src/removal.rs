@@ -1,0 +1,99 @@
+//! Taking a testbed away, whatever state it is in: found by its names, not by memory. Nothing here
+//! waits on async work, so it runs from a drop, a signal handler or the end of the process too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::cgroup;
+use crate::command::Cmd;
+use crate::error::{Error, Result};
+use crate::files;
+use crate::process::{self, Identity};
+use crate::state::{self, Lock, State};
+
+/// Removes a testbed and all it has made.
+pub(crate) fn remove(state: &State) -> Result<()> {
+    let _lock = Lock::take()?;
+    remove_locked(state);
+    let left = leftovers(state);
+    state::forget_if_last();
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "testbed {} could not be removed completely; still there: {}",
+        state.number,
+        left.join(", ")
+    )))
+}
+
+/// As `remove`, with the lock held already.
+pub(crate) fn remove_locked(state: &State) {
+    let layout = state.layout();
+    let namespaces = namespaces(&layout.prefix());
+    kill_all(&namespaces);
+    cgroup::remove(&cgroups(state));
+    let _ = Cmd::words(&format!("ip link del {}", layout.host_link())).ok();
+    for namespace in &namespaces {
+        let name = namespace.file_name().unwrap_or_default();
+        let _ = Cmd::words("ip netns del").arg(name).ok();
+    }
+    let _ = files::remove_tree(&state.data);
+    let _ = files::remove_tree(&layout.state_dir());
+}
+
+/// Killing a node's first process ends all others of the node and drops its mounts.
+fn kill_all(namespaces: &[PathBuf]) {
+    let mut rounds = 0;
+    loop {
+        let found: Vec<Identity> = namespaces
+            .iter()
+            .flat_map(|namespace| process::in_netns(namespace))
+            .filter_map(Identity::of)
+            .collect();
+        if found.is_empty() || rounds == 20 {
+            return;
+        }
+        for process in &found {
+            process::signal(process.pid, Signal::KILL);
+        }
+        process::wait_gone(&found, Duration::from_secs(5));
+        rounds += 1;
+    }
+}
+
+fn leftovers(state: &State) -> Vec<String> {
+    let layout = state.layout();
+    let link = Path::new("/sys/class/net").join(layout.host_link());
+    let places = namespaces(&layout.prefix())
+        .into_iter()
+        .chain(cgroups(state))
+        .chain([link, state.data.clone(), layout.state_dir()]);
+    places
+        .filter(|path| path.exists())
+        .map(|path| path.display().to_string())
+        .collect()
+}
+
+fn namespaces(prefix: &str) -> Vec<PathBuf> {
+    starting_with(Path::new("/run/netns"), prefix)
+}
+
+fn cgroups(state: &State) -> Vec<PathBuf> {
+    let prefix = state.layout().prefix();
+    let parents = state.cgroups.iter();
+    parents
+        .flat_map(|parent| starting_with(parent, &prefix))
+        .collect()
+}
+
+fn starting_with(dir: &Path, prefix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+        .map(|entry| entry.path())
+        .collect()
+}

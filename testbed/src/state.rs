@@ -1,0 +1,168 @@
+//! What is written down about a testbed, so that another process can find it, use it and remove it.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::cache::Cache;
+use crate::cgroup::Hierarchies;
+use crate::error::{Error, Result};
+use crate::files;
+use crate::layout::{Layout, STATE, TESTBEDS};
+use crate::process::Identity;
+use crate::removal;
+use crate::spec::ClusterSpec;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub number: u8,
+    pub name: String,
+    /// Whose it is: when that process is gone, so should the testbed be. None: it stays until told.
+    pub owner: Option<Identity>,
+    /// It has been up as a whole.
+    pub ready: bool,
+    /// On disk: certificates, kubeconfigs, the nodes' files and logs.
+    pub data: PathBuf,
+    /// The parents of the nodes' cgroups.
+    pub cgroups: Vec<PathBuf>,
+    pub clusters: Vec<ClusterSpec>,
+}
+
+const FILE: &str = "state.json";
+
+impl State {
+    /// Takes the lowest free number for a new testbed, after removing those nobody owns any more.
+    pub fn claim(
+        cache: &Cache,
+        name: &str,
+        owner: Option<Identity>,
+        clusters: &[ClusterSpec],
+    ) -> Result<Self> {
+        let _lock = Lock::take()?;
+        let existing = all_locked();
+        for stale in existing.iter().filter(|state| state.is_abandoned()) {
+            removal::remove_locked(stale);
+        }
+        let taken: Vec<u8> = all_locked().iter().map(|state| state.number).collect();
+        let free = (0..TESTBEDS).find(|number| !taken.contains(number));
+        let number = free.ok_or_else(|| {
+            Error::Refused(format!(
+                "{TESTBEDS} testbeds run on this machine already; \
+                 `tombolo playground down --all` removes them"
+            ))
+        })?;
+        let layout = Layout::new(number);
+        let data = cache.path("run").join(number.to_string());
+        let parents = |hierarchies: &Hierarchies| {
+            let roots = hierarchies.roots("x").into_iter();
+            roots
+                .filter_map(|root| root.parent().map(Path::to_owned))
+                .collect()
+        };
+        let state = Self {
+            number,
+            name: name.to_owned(),
+            owner,
+            ready: false,
+            data,
+            cgroups: parents(&Hierarchies::of_this_machine()?),
+            clusters: clusters.to_vec(),
+        };
+        // Whatever an earlier one of this number lost hold of goes first.
+        removal::remove_locked(&state);
+        files::make_dir(&state.data)?;
+        files::make_dir(&layout.state_dir())?;
+        state.save()?;
+        raise_inotify_limit()?;
+        Ok(state)
+    }
+
+    pub fn save(&self) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).expect("the state is plain data");
+        files::write(&self.layout().state_dir().join(FILE), text)
+    }
+
+    /// All testbeds of the machine.
+    pub fn all() -> Result<Vec<Self>> {
+        if !Path::new(STATE).exists() {
+            return Ok(Vec::new());
+        }
+        let _lock = Lock::take()?;
+        Ok(all_locked())
+    }
+
+    pub fn layout(&self) -> Layout {
+        Layout::new(self.number)
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| !owner.is_alive())
+    }
+}
+
+fn all_locked() -> Vec<State> {
+    let dirs = std::fs::read_dir(STATE).into_iter().flatten().flatten();
+    let mut found: Vec<State> = dirs
+        .filter_map(|dir| std::fs::read_to_string(dir.path().join(FILE)).ok())
+        .filter_map(|text| serde_json::from_str(&text).ok())
+        .collect();
+    found.sort_by_key(|state| state.number);
+    found
+}
+
+/// Held while testbeds are claimed, listed or removed, by whichever process.
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    pub fn take() -> Result<Self> {
+        files::make_dir(Path::new(STATE))?;
+        let path = Path::new(STATE).join("lock");
+        loop {
+            let file = match File::create(&path) {
+                // Removed with the directory by the last testbed that went.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    files::make_dir(Path::new(STATE))?;
+                    continue;
+                }
+                other => other.map_err(Error::file("create", &path))?,
+            };
+            flock(&file, FlockOperation::LockExclusive)
+                .map_err(|errno| Error::file("lock", &path)(errno.into()))?;
+            let ours = file.metadata().map_err(Error::file("find", &path))?.ino();
+            if std::fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
+                return Ok(Self { _file: file });
+            }
+        }
+    }
+}
+
+const INOTIFY: &str = "/proc/sys/fs/inotify/max_user_instances";
+const INOTIFY_BEFORE: &str = "inotify-before";
+
+/// The usual 128 are too few for several kubelets. What it was comes back with the last removal.
+fn raise_inotify_limit() -> Result<()> {
+    let enough = 1024;
+    let current = files::read(Path::new(INOTIFY))?;
+    if current.trim().parse().unwrap_or(0) < enough {
+        files::write(&Path::new(STATE).join(INOTIFY_BEFORE), &current)?;
+        files::write_kernel(Path::new(INOTIFY), &enough.to_string())?;
+    }
+    Ok(())
+}
+
+/// With the lock held: when no testbed is left, leaves the machine as it was.
+pub(crate) fn forget_if_last() {
+    let state = Path::new(STATE);
+    if !all_locked().is_empty() {
+        return;
+    }
+    if let Ok(before) = std::fs::read_to_string(state.join(INOTIFY_BEFORE)) {
+        let _ = std::fs::write(INOTIFY, before.trim());
+    }
+    let _ = std::fs::remove_dir_all(state);
+}

@@ -1,0 +1,225 @@
+//! A testbed: some clusters and the network between them, from start to removal.
+
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+
+use crate::active;
+use crate::bed::{Bed, Provisions};
+use crate::cluster::Cluster;
+use crate::command::is_root;
+use crate::error::{Error, Result};
+use crate::failure;
+use crate::process::Identity;
+use crate::progress::Progress;
+use crate::removal;
+use crate::spec::{ClusterSpec, MAX_CLUSTERS};
+use crate::state::State;
+use crate::wan;
+
+/// Clusters that run. When it is dropped they go, unless it was left running.
+#[derive(Debug)]
+pub struct Testbed {
+    pub(crate) bed: Arc<Bed>,
+    state: State,
+    clusters: Vec<Cluster>,
+    ours: bool,
+}
+
+/// What a testbed should have.
+#[derive(Debug)]
+pub struct TestbedBuilder {
+    name: String,
+    clusters: Vec<ClusterSpec>,
+    progress: Progress,
+    stays: bool,
+}
+
+/// Builds and fetches all that clusters need, ahead of time. Needs no root, but may ask for it.
+pub fn prepare(progress: &Progress) -> Result<()> {
+    Provisions::prepare(progress).map(drop)
+}
+
+impl Testbed {
+    /// `name` is for people: in messages, and in the directory of a failure.
+    pub fn builder(name: impl Into<String>) -> TestbedBuilder {
+        TestbedBuilder {
+            name: name.into(),
+            clusters: Vec::new(),
+            progress: Progress::plain(),
+            stays: false,
+        }
+    }
+
+    /// One that an earlier process has left running.
+    pub fn find(name: &str, progress: Progress) -> Result<Option<Self>> {
+        require_root()?;
+        let all = State::all()?;
+        let Some(state) = all.into_iter().find(|state| state.name == name) else {
+            return Ok(None);
+        };
+        let provisions = Provisions::prepare(&progress)?;
+        Self::attach(state, provisions, progress).map(Some)
+    }
+
+    /// Removes every testbed of the machine that nobody uses, and with `also_used` the others too.
+    /// Returns the names of those removed.
+    pub fn sweep(also_used: bool) -> Result<Vec<String>> {
+        require_root()?;
+        let mut removed = Vec::new();
+        for state in State::all()? {
+            if also_used || state.is_abandoned() {
+                removal::remove(&state)?;
+                removed.push(state.name);
+            }
+        }
+        Ok(removed)
+    }
+
+    pub fn clusters(&self) -> &[Cluster] {
+        &self.clusters
+    }
+
+    pub fn cluster(&self, name: &str) -> &Cluster {
+        let found = self.clusters.iter().find(|cluster| cluster.name() == name);
+        found.unwrap_or_else(|| panic!("the testbed has no cluster {name:?}"))
+    }
+
+    /// Whether it came up as a whole, once.
+    pub fn was_ready(&self) -> bool {
+        self.state.ready
+    }
+
+    /// Boots nodes and starts programs that should run and do not, and waits until all works.
+    pub async fn repair(&self) -> Result<()> {
+        try_join_all(self.clusters.iter().map(async |cluster| {
+            for node in cluster.nodes() {
+                if !node.is_up() {
+                    node.forget_network()?;
+                    node.boot()?;
+                }
+            }
+            cluster.restart().await
+        }))
+        .await
+        .map(drop)
+    }
+
+    /// Removes it now, and says what could not be removed.
+    pub fn remove(mut self) -> Result<()> {
+        self.ours = false;
+        active::forget(self.state.number);
+        removal::remove(&self.state)
+    }
+
+    fn attach(state: State, provisions: Provisions, progress: Progress) -> Result<Self> {
+        let bed = Arc::new(Bed::new(&state, provisions, progress)?);
+        let specs = state.clusters.iter().enumerate();
+        let clusters = specs.map(|(n, spec)| Cluster::new(&bed, spec, n)).collect();
+        Ok(Self {
+            bed,
+            state,
+            clusters,
+            ours: false,
+        })
+    }
+
+    async fn start(&self) -> Result<()> {
+        let sides: Vec<wan::Side> = self.clusters.iter().map(Cluster::side).collect();
+        wan::up(self.bed.layout, &sides)?;
+        try_join_all(self.clusters.iter().map(Cluster::start))
+            .await
+            .map(drop)
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        if self.ours {
+            active::remove(self.state.number);
+        }
+    }
+}
+
+impl TestbedBuilder {
+    pub fn cluster(mut self, spec: ClusterSpec) -> Self {
+        self.clusters.push(spec);
+        self
+    }
+
+    /// Where to show what is going on; lines on stderr unless told otherwise.
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// It outlives this process once it is up: until somebody removes it.
+    pub fn stays(mut self) -> Self {
+        self.stays = true;
+        self
+    }
+
+    pub async fn start(self) -> Result<Testbed> {
+        self.check()?;
+        require_root()?;
+        let progress = self.progress.clone();
+        let prepared = tokio::task::spawn_blocking(move || Provisions::prepare(&progress)).await;
+        let provisions = match prepared {
+            Ok(provisions) => provisions?,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        };
+        let owner = Identity::of_this_process();
+        let state = State::claim(&provisions.cache, &self.name, owner, &self.clusters)?;
+        active::add(&state);
+        let mut testbed = Testbed::attach(state, provisions, self.progress)?;
+        testbed.ours = true;
+        // The images are only known here: what is written down has none.
+        for (cluster, spec) in testbed.clusters.iter_mut().zip(&self.clusters) {
+            cluster.set_images(&spec.images);
+        }
+        if let Err(error) = testbed.start().await {
+            failure::keep_and_say(&testbed.state);
+            return Err(error);
+        }
+        testbed.state.ready = true;
+        if self.stays {
+            testbed.state.owner = None;
+            testbed.ours = false;
+        }
+        testbed.state.save()?;
+        if self.stays {
+            active::forget(testbed.state.number);
+        }
+        Ok(testbed)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.clusters.is_empty() || self.clusters.len() > MAX_CLUSTERS {
+            let count = self.clusters.len();
+            return Err(Error::Refused(format!(
+                "{count} clusters, but a testbed has 1 to {MAX_CLUSTERS}"
+            )));
+        }
+        for (n, spec) in self.clusters.iter().enumerate() {
+            spec.check()?;
+            if self.clusters[..n]
+                .iter()
+                .any(|other| other.name == spec.name)
+            {
+                return Err(Error::Refused(format!(
+                    "two clusters are called {:?}",
+                    spec.name
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn require_root() -> Result<()> {
+    if is_root() {
+        Ok(())
+    } else {
+        Err(Error::NotRoot)
+    }
+}

@@ -38,7 +38,10 @@ impl Cache {
     /// Held by whoever builds something, so that two processes do not build it twice.
     pub(crate) fn lock(&self, name: &str) -> Result<CacheLock> {
         let path = self.path(format!("{name}.lock"));
-        let file = File::create(&path).map_err(Error::file("create", &path))?;
+        // Reading is enough for a lock, and works when the file is somebody else's.
+        let file = File::open(&path)
+            .or_else(|_| File::create(&path))
+            .map_err(Error::file("create", &path))?;
         flock(&file, FlockOperation::LockExclusive)
             .map_err(|errno| Error::file("lock", &path)(errno.into()))?;
         Ok(CacheLock { _file: file })

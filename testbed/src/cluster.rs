@@ -69,6 +69,17 @@ impl Cluster {
         self.pki.file("admin.conf")
     }
 
+    /// Started through sudo, the kubeconfig becomes the property of whoever called sudo.
+    pub fn give_to_caller(&self) -> Result<()> {
+        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+        let (Some(user), Some(group)) = (number("SUDO_UID"), number("SUDO_GID")) else {
+            return Ok(());
+        };
+        let path = self.kubeconfig();
+        std::os::unix::fs::chown(&path, Some(user), Some(group))
+            .map_err(Error::file("give away", &path))
+    }
+
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }

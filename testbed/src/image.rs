@@ -182,7 +182,7 @@ impl Image {
         for (at, entry) in &self.entries {
             match entry {
                 Entry::Dir { mode } => {
-                    append_special(&mut tar, at, tar::EntryType::Directory, *mode, None)
+                    append_special(&mut tar, at, tar::EntryType::Directory, *mode, None);
                 }
                 Entry::Link(target) => {
                     append_special(&mut tar, at, tar::EntryType::Symlink, 0o777, Some(target));

@@ -23,10 +23,6 @@ impl Layout {
         Self { number }
     }
 
-    pub fn number(self) -> u8 {
-        self.number
-    }
-
     pub fn state_dir(self) -> PathBuf {
         Path::new(STATE).join(self.number.to_string())
     }

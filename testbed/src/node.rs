@@ -103,6 +103,12 @@ impl Node {
         self.init().is_some()
     }
 
+    /// What the programs of Kubernetes take of the machine's memory, in bytes; pods are not counted.
+    pub fn memory(&self) -> u64 {
+        let own = self.init().into_iter().flat_map(process::of_init);
+        own.map(process::memory).sum()
+    }
+
     /// Runs a command in all of the node's namespaces and returns what it printed.
     pub async fn run(&self, command: &[&str]) -> Result<String> {
         self.inside()?.args(command).run_async().await

@@ -92,7 +92,7 @@ impl Pki {
 
         let key = KeyPair::generate().map_err(certificate("service accounts"))?;
         files::write_secret(&self.file("sa.key"), &key.serialize_pem())?;
-        files::write(&self.file("sa.pub"), &key.public_key_pem())
+        files::write(&self.file("sa.pub"), key.public_key_pem())
     }
 
     fn make_authority(&self, cluster: &str) -> Result<Issuer<'static, KeyPair>> {
@@ -109,7 +109,7 @@ impl Pki {
         ];
         let key = KeyPair::generate().map_err(certificate(cluster))?;
         let authority = params.self_signed(&key).map_err(certificate(cluster))?;
-        files::write(&self.file("ca.crt"), &authority.pem())?;
+        files::write(&self.file("ca.crt"), authority.pem())?;
         files::write_secret(&self.file("ca.key"), &key.serialize_pem())?;
         Ok(Issuer::new(params, key))
     }
@@ -146,7 +146,7 @@ impl Pki {
         ];
         let key = KeyPair::generate().map_err(failed())?;
         let signed = params.signed_by(&key, authority).map_err(failed())?;
-        files::write(&self.file(&format!("{}.crt", subject.file)), &signed.pem())?;
+        files::write(&self.file(&format!("{}.crt", subject.file)), signed.pem())?;
         files::write_secret(
             &self.file(&format!("{}.key", subject.file)),
             &key.serialize_pem(),

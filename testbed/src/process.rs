@@ -1,6 +1,7 @@
 //! Processes of the machine, as `/proc` and signals show them.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -54,23 +55,28 @@ pub(crate) fn program(pid: i32) -> Option<String> {
     Some(path.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Whether a process is in the network namespace that is bound to `path`.
-pub(crate) fn is_in_netns(pid: i32, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let inode = |path: &Path| {
+/// All processes in the network namespace that is bound to `path`.
+pub(crate) fn in_netns(path: &Path) -> Vec<i32> {
+    with_namespace("net", path)
+}
+
+/// All processes that see `init` as their first one.
+pub(crate) fn of_init(init: i32) -> Vec<i32> {
+    with_namespace("pid", Path::new(&format!("/proc/{init}/ns/pid")))
+}
+
+fn with_namespace(kind: &str, path: &Path) -> Vec<i32> {
+    let identity = |path: &Path| {
         fs::metadata(path)
             .map(|found| (found.dev(), found.ino()))
             .ok()
     };
-    let own = inode(Path::new(&format!("/proc/{pid}/ns/net")));
-    own.is_some() && own == inode(path)
-}
-
-/// All processes in the network namespace that is bound to `path`.
-pub(crate) fn in_netns(path: &Path) -> Vec<i32> {
+    let Some(wanted) = identity(path) else {
+        return Vec::new();
+    };
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|&pid| is_in_netns(pid, path))
+        .filter(|pid: &i32| identity(Path::new(&format!("/proc/{pid}/ns/{kind}"))) == Some(wanted))
         .collect()
 }
 

@@ -42,11 +42,10 @@ impl State {
         clusters: &[ClusterSpec],
     ) -> Result<Self> {
         let _lock = Lock::take()?;
-        let existing = all_locked();
-        for stale in existing.iter().filter(|state| state.is_abandoned()) {
+        for stale in Self::all().iter().filter(|state| state.is_abandoned()) {
             removal::remove_locked(stale);
         }
-        let taken: Vec<u8> = all_locked().iter().map(|state| state.number).collect();
+        let taken: Vec<u8> = Self::all().iter().map(|state| state.number).collect();
         let free = (0..TESTBEDS).find(|number| !taken.contains(number));
         let number = free.ok_or_else(|| {
             Error::Refused(format!(
@@ -85,13 +84,15 @@ impl State {
         files::write(&self.layout().state_dir().join(FILE), text)
     }
 
-    /// All testbeds of the machine.
-    pub fn all() -> Result<Vec<Self>> {
-        if !Path::new(STATE).exists() {
-            return Ok(Vec::new());
-        }
-        let _lock = Lock::take()?;
-        Ok(all_locked())
+    /// All testbeds of the machine, by their numbers.
+    pub fn all() -> Vec<Self> {
+        let dirs = std::fs::read_dir(STATE).into_iter().flatten().flatten();
+        let mut found: Vec<Self> = dirs
+            .filter_map(|dir| std::fs::read_to_string(dir.path().join(FILE)).ok())
+            .filter_map(|text| serde_json::from_str(&text).ok())
+            .collect();
+        found.sort_by_key(|state| state.number);
+        found
     }
 
     pub fn layout(&self) -> Layout {
@@ -103,17 +104,7 @@ impl State {
     }
 }
 
-fn all_locked() -> Vec<State> {
-    let dirs = std::fs::read_dir(STATE).into_iter().flatten().flatten();
-    let mut found: Vec<State> = dirs
-        .filter_map(|dir| std::fs::read_to_string(dir.path().join(FILE)).ok())
-        .filter_map(|text| serde_json::from_str(&text).ok())
-        .collect();
-    found.sort_by_key(|state| state.number);
-    found
-}
-
-/// Held while testbeds are claimed, listed or removed, by whichever process.
+/// Held while testbeds are claimed or removed, by whichever process.
 pub(crate) struct Lock {
     _file: File,
 }
@@ -158,7 +149,7 @@ fn raise_inotify_limit() -> Result<()> {
 /// With the lock held: when no testbed is left, leaves the machine as it was.
 pub(crate) fn forget_if_last() {
     let state = Path::new(STATE);
-    if !all_locked().is_empty() {
+    if !State::all().is_empty() {
         return;
     }
     if let Ok(before) = std::fs::read_to_string(state.join(INOTIFY_BEFORE)) {

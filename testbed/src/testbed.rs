@@ -51,24 +51,24 @@ impl Testbed {
         }
     }
 
-    /// One that an earlier process has left running.
+    /// One that an earlier process has left running, or that another one is starting.
     pub fn find(name: &str, progress: Progress) -> Result<Option<Self>> {
-        require_root()?;
-        let all = State::all()?;
-        let Some(state) = all.into_iter().find(|state| state.name == name) else {
+        let all = State::all().into_iter();
+        let mut in_use = all.filter(|state| !state.is_abandoned());
+        let Some(state) = in_use.find(|state| state.name == name) else {
             return Ok(None);
         };
         let provisions = Provisions::prepare(&progress)?;
         Self::attach(state, provisions, progress).map(Some)
     }
 
-    /// Removes every testbed of the machine that nobody uses, and with `also_used` the others too.
+    /// Removes every testbed whose process is gone, and with `all` the others too.
     /// Returns the names of those removed.
-    pub fn sweep(also_used: bool) -> Result<Vec<String>> {
+    pub fn sweep(all: bool) -> Result<Vec<String>> {
         require_root()?;
         let mut removed = Vec::new();
-        for state in State::all()? {
-            if also_used || state.is_abandoned() {
+        for state in State::all() {
+            if all || state.is_abandoned() {
                 removal::remove(&state)?;
                 removed.push(state.name);
             }
@@ -85,13 +85,19 @@ impl Testbed {
         found.unwrap_or_else(|| panic!("the testbed has no cluster {name:?}"))
     }
 
-    /// Whether it came up as a whole, once.
-    pub fn was_ready(&self) -> bool {
+    /// A search path on which kubectl comes first.
+    pub fn path_with_kubectl(&self) -> std::ffi::OsString {
+        self.bed.path()
+    }
+
+    /// False while another process is still starting it.
+    pub fn is_ready(&self) -> bool {
         self.state.ready
     }
 
     /// Boots nodes and starts programs that should run and do not, and waits until all works.
     pub async fn repair(&self) -> Result<()> {
+        require_root()?;
         try_join_all(self.clusters.iter().map(async |cluster| {
             for node in cluster.nodes() {
                 if !node.is_up() {
@@ -107,6 +113,7 @@ impl Testbed {
 
     /// Removes it now, and says what could not be removed.
     pub fn remove(mut self) -> Result<()> {
+        require_root()?;
         self.ours = false;
         active::forget(self.state.number);
         removal::remove(&self.state)

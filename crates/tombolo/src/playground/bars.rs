@@ -1,0 +1,67 @@
+//! Progress while something starts: a line for each cluster and each thing that is built, or plain
+//! lines where there is no terminal.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use tombolo_testbed::{Progress, Step};
+
+#[derive(Debug, Clone)]
+pub struct Bars {
+    all: MultiProgress,
+    by_scope: Arc<Mutex<BTreeMap<String, ProgressBar>>>,
+}
+
+impl Bars {
+    pub fn new() -> Self {
+        Self {
+            all: MultiProgress::new(),
+            by_scope: Arc::default(),
+        }
+    }
+
+    pub fn progress(&self) -> Progress {
+        if self.all.is_hidden() {
+            return Progress::plain();
+        }
+        let bars = self.clone();
+        Progress::new(move |step| bars.show(&step))
+    }
+
+    fn show(&self, step: &Step) {
+        let mut bars = self.by_scope.lock().unwrap_or_else(PoisonError::into_inner);
+        let bar = bars
+            .entry(step.scope.clone())
+            .or_insert_with(|| self.add(&step.scope));
+        bar.set_message(step.what.clone());
+        if let Some(share) = step.share {
+            bar.set_style(style("{bar:30.cyan/dim} {pos} of {len}"));
+            bar.set_length(share.of);
+            bar.set_position(share.done.min(share.of));
+        } else {
+            bar.set_style(style(""));
+        }
+    }
+
+    fn add(&self, scope: &str) -> ProgressBar {
+        let bar = self.all.add(ProgressBar::new_spinner());
+        bar.set_prefix(scope.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar
+    }
+
+    /// Leaves the lines as they are.
+    pub fn finish(&self) {
+        let bars = self.by_scope.lock().unwrap_or_else(PoisonError::into_inner);
+        for bar in bars.values() {
+            bar.finish();
+        }
+    }
+}
+
+fn style(rest: &str) -> ProgressStyle {
+    let template = format!("{{spinner:.cyan}} {{prefix:16}} {{elapsed:>4}}  {{msg}} {rest}");
+    ProgressStyle::with_template(&template).expect("the template is valid")
+}

@@ -1,0 +1,93 @@
+//! `tombolo playground up`
+
+use anyhow::{Result, bail};
+use tombolo_testbed::{Cluster, ClusterSpec, MAX_CLUSTERS, MAX_NODES, Testbed, images};
+
+use super::bars::Bars;
+use super::{NAME, status};
+use crate::image;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// How many clusters
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=MAX_CLUSTERS as i64))]
+    clusters: u8,
+    /// How many nodes each cluster has
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_NODES)))]
+    nodes: u8,
+}
+
+const CITIES: [&str; 12] = [
+    "rome", "milan", "turin", "naples", "genoa", "venice", "bari", "palermo", "bologna", "verona",
+    "trieste", "florence",
+];
+
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let bars = Bars::new();
+    let testbed = match Testbed::find(NAME, bars.progress())? {
+        Some(testbed) => {
+            same_shape(&testbed, arguments)?;
+            runtime.block_on(testbed.repair())?;
+            testbed
+        }
+        None => runtime.block_on(start(arguments, &bars))?,
+    };
+    for cluster in testbed.clusters() {
+        cluster.give_to_caller()?;
+    }
+    bars.finish();
+    status::print(&runtime, &testbed)?;
+    print_what_next(&testbed);
+    Ok(())
+}
+
+async fn start(arguments: &Arguments, bars: &Bars) -> Result<Testbed> {
+    let progress = bars.progress();
+    // The toolbox is made of programs that may still have to be installed.
+    tombolo_testbed::prepare(&progress)?;
+    let toolbox = images::toolbox()?;
+    let mut builder = Testbed::builder(NAME).progress(progress).stays();
+    for number in 0..usize::from(arguments.clusters) {
+        let spec = ClusterSpec::new(name(number)).nodes(arguments.nodes);
+        let mut spec = spec.image(toolbox.clone());
+        if image::is_static() {
+            spec = spec.image(images::tombolo(&image::own_program()?));
+        }
+        builder = builder.cluster(spec);
+    }
+    Ok(builder.start().await?)
+}
+
+fn name(number: usize) -> String {
+    let city = CITIES.get(number).map(|&city| city.to_owned());
+    city.unwrap_or_else(|| format!("city-{}", number + 1))
+}
+
+fn same_shape(testbed: &Testbed, wanted: &Arguments) -> Result<()> {
+    let clusters = testbed.clusters();
+    if !testbed.is_ready() {
+        bail!("another `tombolo playground up` is still at work");
+    }
+    let nodes = clusters.first().map_or(0, |cluster| cluster.nodes().len());
+    if clusters.len() == usize::from(wanted.clusters) && nodes == usize::from(wanted.nodes) {
+        return Ok(());
+    }
+    bail!(
+        "a playground with --clusters {} --nodes {nodes} is running, and another was asked for: \
+         `tombolo playground down` first",
+        clusters.len()
+    )
+}
+
+fn print_what_next(testbed: &Testbed) {
+    let first = testbed.clusters().first().map_or("rome", Cluster::name);
+    println!(
+        "
+  tombolo playground shell {first}       a shell with kubectl set up
+  tombolo playground kubeconfig {first}  the path of a kubeconfig
+  tombolo playground logs             the logs of every component
+  tombolo playground down             remove it all
+"
+    );
+}

@@ -1,0 +1,67 @@
+//! What the tests on whole clusters share.
+
+use std::time::{Duration, Instant};
+
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed, Timings, images};
+
+/// Rome and milan with the same address ranges and two nodes each; on every node a web server that
+/// answers with its pod's name, and a client.
+pub async fn rome_and_milan(name: &str) -> Testbed {
+    tombolo_testbed::prepare(&tombolo_testbed::Progress::plain()).expect("all is there");
+    let toolbox = images::toolbox().expect("the toolbox's programs are installed");
+    let quick = Timings {
+        node_status_update: Duration::from_secs(1),
+        node_monitor_period: Duration::from_secs(1),
+        node_monitor_grace: Duration::from_secs(4),
+    };
+    let cluster = |name| {
+        let spec = ClusterSpec::new(name).nodes(2).timings(quick);
+        spec.image(toolbox.clone())
+    };
+    let bed = Testbed::builder(name)
+        .cluster(cluster("rome"))
+        .cluster(cluster("milan"));
+    let bed = bed.start().await.expect("the clusters start");
+    for cluster in bed.clusters() {
+        let web = include_str!("../manifests/web.yaml");
+        cluster.apply(web).await.expect("the manifests apply");
+    }
+    for cluster in bed.clusters() {
+        for name in ["web", "client"] {
+            cluster
+                .deployed("default", name)
+                .await
+                .expect("the pods run");
+        }
+    }
+    bed
+}
+
+/// Asks until the answer is as wanted; panics with the last answer when it takes too long.
+pub async fn eventually<T: std::fmt::Debug>(
+    what: &str,
+    mut ask: impl AsyncFnMut() -> T,
+    wanted: impl Fn(&T) -> bool,
+) -> T {
+    let start = Instant::now();
+    loop {
+        let answer = ask().await;
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(90),
+            "{what}: {answer:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Asks kubectl until it prints what is wanted.
+pub async fn kubectl_says(cluster: &Cluster, arguments: &[&str], wanted: &str) {
+    let ask = async || cluster.kubectl(arguments).await;
+    let is =
+        |answer: &tombolo_testbed::Result<String>| answer.as_ref().is_ok_and(|text| text == wanted);
+    let what = format!("kubectl {}", arguments.join(" "));
+    eventually(&what, ask, is).await.expect("it was as wanted");
+}

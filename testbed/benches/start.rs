@@ -10,17 +10,11 @@ use tombolo_testbed::{ClusterSpec, Progress, Step, Testbed};
 async fn main() -> tombolo_testbed::Result<()> {
     tombolo_testbed::prepare(&Progress::plain())?;
     let cases = [
-        (
-            "control plane only",
-            vec![ClusterSpec::new("rome").control_plane_only()],
-        ),
+        ("control plane only", vec![ClusterSpec::new("rome").control_plane_only()]),
         ("one node with DNS", vec![ClusterSpec::new("rome")]),
         (
             "two clusters of two nodes",
-            vec![
-                ClusterSpec::new("rome").nodes(2),
-                ClusterSpec::new("milan").nodes(2),
-            ],
+            vec![ClusterSpec::new("rome").nodes(2), ClusterSpec::new("milan").nodes(2)],
         ),
     ];
     let mut yardstick = None;
@@ -32,19 +26,12 @@ async fn main() -> tombolo_testbed::Result<()> {
             println!("  {at:6.2} s  +{:5.2}  {scope}: {what}", at - before);
             before = *at;
         }
-        let find = |wanted: &str| {
-            steps
-                .iter()
-                .find(|(_, what, _)| what == wanted)
-                .map(|step| step.2)
-        };
+        let find =
+            |wanted: &str| steps.iter().find(|(_, what, _)| what == wanted).map(|step| step.2);
         let booted = find("nodes booted").unwrap_or_default();
         let bare = find("API server answers").unwrap_or_default() - booted;
         let yardstick = *yardstick.get_or_insert(bare);
-        println!(
-            "  = {:.2} × a bare API server ({yardstick:.1} s)",
-            seconds / yardstick
-        );
+        println!("  = {:.2} × a bare API server ({yardstick:.1} s)", seconds / yardstick);
     }
     Ok(())
 }
@@ -59,7 +46,7 @@ async fn timed(clusters: Vec<ClusterSpec>) -> tombolo_testbed::Result<(f64, Time
     let builder = Testbed::builder("bench").progress(progress);
     let bed = clusters
         .into_iter()
-        .fold(builder, |b, c| b.cluster(c))
+        .fold(builder, tombolo_testbed::TestbedBuilder::cluster)
         .start()
         .await?;
     let seconds = start.elapsed().as_secs_f64();

@@ -1,17 +1,21 @@
 //! The testbeds that this process answers for. However it ends (normally, by a panic, by Ctrl-C or
 //! another signal), they are removed; after `kill -9` the next claim or `playground down` does it.
 
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLock};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
+use crate::error::{Error, Result};
 use crate::failure;
 use crate::removal;
 use crate::state::State;
 
 static ACTIVE: Mutex<Vec<State>> = Mutex::new(Vec::new());
+
+/// Whether this process is ending; whoever makes something holds it for reading.
+static ENDING: RwLock<bool> = RwLock::new(false);
 
 /// Set: testbeds stay as they are when a test ends, to look into them.
 const KEEP: &str = "TOMBOLO_KEEP";
@@ -20,6 +24,15 @@ pub(crate) fn add(state: &State) {
     static HOOKS: Once = Once::new();
     HOOKS.call_once(install_hooks);
     active().push(state.clone());
+}
+
+/// Makes something, unless the process is ending: then nothing would remove it.
+pub(crate) fn make<T>(something: impl FnOnce() -> Result<T>) -> Result<T> {
+    let ending = ENDING.read().unwrap_or_else(PoisonError::into_inner);
+    if *ending {
+        return Err(Error::Refused("interrupted".into()));
+    }
+    something()
 }
 
 /// From now on somebody else removes it.
@@ -40,6 +53,7 @@ pub(crate) fn remove(number: u8) {
 }
 
 fn remove_all() {
+    *ENDING.write().unwrap_or_else(PoisonError::into_inner) = true;
     let all = std::mem::take(&mut *active());
     for state in &all {
         take_away(state);

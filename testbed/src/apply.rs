@@ -26,13 +26,9 @@ pub(crate) async fn apply(client: &Client, cluster: &str, manifests: &str) -> Re
                 Api::namespaced_with(client.clone(), namespace, &resource)
             }
         };
-        api.patch(
-            &name,
-            &PatchParams::apply(MANAGER).force(),
-            &Patch::Apply(&object),
-        )
-        .await
-        .map_err(Error::api(&action, cluster))?;
+        api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&object))
+            .await
+            .map_err(Error::api(&action, cluster))?;
     }
     Ok(())
 }

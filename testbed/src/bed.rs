@@ -39,12 +39,7 @@ impl Provisions {
         let packages = Packages::prepare(&cache, progress)?;
         let binaries = Binaries::prepare(&cache, progress)?;
         let pause = images::pause_program(&cache)?;
-        Ok(Self {
-            cache,
-            binaries,
-            packages,
-            pause,
-        })
+        Ok(Self { cache, binaries, packages, pause })
     }
 }
 
@@ -69,17 +64,8 @@ impl Bed {
     /// Where programs are looked for on nodes.
     pub fn path(&self) -> std::ffi::OsString {
         let own = self.binaries.dirs().iter().cloned();
-        let usual = [
-            "/usr/local/sbin",
-            "/usr/local/bin",
-            "/usr/sbin",
-            "/usr/bin",
-            "/sbin",
-            "/bin",
-        ];
-        let dirs = own
-            .chain(self.packages.dirs())
-            .chain(usual.map(PathBuf::from));
+        let usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+        let dirs = own.chain(self.packages.dirs()).chain(usual.map(PathBuf::from));
         std::env::join_paths(dirs).expect("the cache's path has no colon")
     }
 }

@@ -149,11 +149,7 @@ impl Module {
             .map_err(Error::file("run", &go))?;
         let mut said = String::new();
         let lines = child.stderr.take().map(BufReader::new).into_iter();
-        for (count, line) in lines
-            .flat_map(BufRead::lines)
-            .map_while(Result::ok)
-            .enumerate()
-        {
+        for (count, line) in lines.flat_map(BufRead::lines).map_while(Result::ok).enumerate() {
             progress.share(&title, "compile", count as u64 + 1, of);
             said.push_str(&line);
             said.push('\n');

@@ -115,11 +115,7 @@ impl Entry {
             .filter(|entry| entry.file_name() != MARKER)
             .filter_map(|entry| {
                 let metadata = entry.metadata().ok()?;
-                let size = if metadata.is_file() {
-                    metadata.len()
-                } else {
-                    0
-                };
+                let size = if metadata.is_file() { metadata.len() } else { 0 };
                 Some(format!("{} {size}\n", entry.file_name().display()))
             })
             .collect();

@@ -61,11 +61,10 @@ impl Hierarchies {
             let (at, kind, _) = mount_fields(line)?;
             (kind == "cgroup2").then(|| PathBuf::from(at))
         });
-        root.map(|root| Self::V2 { root })
-            .ok_or_else(|| Error::Missing {
-                what: "a cgroup file system".into(),
-                hint: "mount cgroup2 on /sys/fs/cgroup".into(),
-            })
+        root.map(|root| Self::V2 { root }).ok_or_else(|| Error::Missing {
+            what: "a cgroup file system".into(),
+            hint: "mount cgroup2 on /sys/fs/cgroup".into(),
+        })
     }
 
     /// What a node's first process has to mount: `v2`, or the list of version 1 hierarchies.
@@ -185,10 +184,8 @@ fn enter(command: &mut Command, dirs: &[PathBuf]) -> Result<()> {
     let mut procs: Vec<OwnedFd> = Vec::new();
     for dir in dirs {
         let path = dir.join("cgroup.procs");
-        let file = fs::OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .map_err(Error::file("open", &path))?;
+        let file =
+            fs::OpenOptions::new().write(true).open(&path).map_err(Error::file("open", &path))?;
         procs.push(file.into());
     }
     let join = move || {
@@ -253,10 +250,7 @@ mod tests {
     fn a_host_with_only_the_unified_hierarchy_is_version_2() {
         let found = Hierarchies::parse("0::/user.slice/session-3.scope\n", UNIFIED).unwrap();
         assert_eq!(found.to_mount(), "v2");
-        assert_eq!(
-            found.roots("tb0-rome-1"),
-            [Path::new("/sys/fs/cgroup/tb0-rome-1")]
-        );
+        assert_eq!(found.roots("tb0-rome-1"), [Path::new("/sys/fs/cgroup/tb0-rome-1")]);
     }
 
     #[test]

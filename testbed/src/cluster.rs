@@ -13,6 +13,7 @@ use kube::runtime::wait::{Condition, await_condition};
 use kube::{Api, Client, Config};
 use tokio::sync::watch;
 
+use crate::active;
 use crate::apply;
 use crate::bed::Bed;
 use crate::command::Cmd;
@@ -43,11 +44,7 @@ impl Cluster {
     pub(crate) fn new(bed: &Arc<Bed>, spec: &ClusterSpec, number: usize) -> Self {
         let spec = Arc::new(spec.clone());
         let node = |n| Node::new(Arc::clone(bed), Arc::clone(&spec), number, n);
-        let nodes = if spec.control_plane_only {
-            1
-        } else {
-            spec.nodes
-        };
+        let nodes = if spec.control_plane_only { 1 } else { spec.nodes };
         Self {
             pki: Pki::at(bed.cluster_dir(&spec.name).join("pki")),
             nodes: (1..=nodes).map(node).collect(),
@@ -86,9 +83,7 @@ impl Cluster {
 
     /// Node 1 is the control plane; numbers are those of the names.
     pub fn node(&self, number: usize) -> &Node {
-        let found = number
-            .checked_sub(1)
-            .and_then(|index| self.nodes.get(index));
+        let found = number.checked_sub(1).and_then(|index| self.nodes.get(index));
         found.unwrap_or_else(|| {
             let count = self.nodes.len();
             panic!("{} has nodes 1 to {count}, not {number}", self.name())
@@ -127,9 +122,7 @@ impl Cluster {
     /// Makes an image available on all nodes.
     pub async fn load(&self, image: &Image) -> Result<()> {
         let tar = image.cached(&self.bed.cache)?;
-        try_join_all(self.nodes.iter().map(|node| node.import(&tar)))
-            .await
-            .map(drop)
+        try_join_all(self.nodes.iter().map(|node| node.import(&tar))).await.map(drop)
     }
 
     /// Waits until a Deployment has all its replicas available.
@@ -157,25 +150,18 @@ impl Cluster {
     /// What the network between the clusters has to know of it.
     pub(crate) fn side(&self) -> wan::Side {
         let nodes = self.nodes.iter().map(|node| (node.port(), node.address()));
-        wan::Side {
-            pod_cidr: self.spec.pod_cidr,
-            nodes: nodes.collect(),
-        }
+        wan::Side { pod_cidr: self.spec.pod_cidr, nodes: nodes.collect() }
     }
 
     /// From nothing to a working cluster.
     pub(crate) async fn start(&self) -> Result<()> {
-        let addresses: Vec<(String, Ipv4Addr)> = self
-            .nodes
-            .iter()
-            .map(|node| (node.name().to_owned(), node.address()))
-            .collect();
+        let addresses: Vec<(String, Ipv4Addr)> =
+            self.nodes.iter().map(|node| (node.name().to_owned(), node.address())).collect();
         let api_server = self.control_node().address();
-        self.pki
-            .make(self.name(), api_server, self.spec.api_service(), &addresses)?;
+        self.pki.make(self.name(), api_server, self.spec.api_service(), &addresses)?;
         self.say("certificates made");
         for node in &self.nodes {
-            node.create()?;
+            active::make(|| node.create())?;
             node.boot()?;
         }
         self.say("nodes booted");
@@ -211,10 +197,7 @@ impl Cluster {
             }
             self.await_controllers().await
         };
-        let workers = self
-            .nodes
-            .iter()
-            .map(|node| self.start_worker(node, api_ready.clone()));
+        let workers = self.nodes.iter().map(|node| self.start_worker(node, api_ready.clone()));
         try_join(control, try_join_all(workers)).await.map(drop)
     }
 
@@ -254,8 +237,7 @@ impl Cluster {
     async fn await_controllers(&self) -> Result<()> {
         let api: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
         let exists = |account: Option<&ServiceAccount>| account.is_some();
-        self.reaches(api, "default", exists, "the default service account")
-            .await?;
+        self.reaches(api, "default", exists, "the default service account").await?;
         self.say("controllers work");
         Ok(())
     }
@@ -281,12 +263,8 @@ impl Cluster {
         let objects: Api<NodeObject> = Api::all(self.client().await?);
         let what = format!("the part of the pod network of node {}", node.name());
         let has_part = |node: Option<&NodeObject>| pod_cidr(node).is_some();
-        self.reaches(objects.clone(), node.name(), has_part, &what)
-            .await?;
-        let found = objects
-            .get(node.name())
-            .await
-            .map_err(Error::api(&what, self.name()))?;
+        self.reaches(objects.clone(), node.name(), has_part, &what).await?;
+        let found = objects.get(node.name()).await.map_err(Error::api(&what, self.name()))?;
         node.set_up_pod_network(pod_cidr(Some(&found)).unwrap_or_default())?;
         let what = format!("node {} Ready", node.name());
         self.reaches(objects, node.name(), is_ready, &what).await?;
@@ -299,9 +277,7 @@ impl Cluster {
         let found = objects.list(&kube::api::ListParams::default()).await;
         let found = found.map_err(Error::api("list the nodes", self.name()))?;
         for to in &self.nodes {
-            let object = found
-                .iter()
-                .find(|o| o.metadata.name.as_deref() == Some(to.name()));
+            let object = found.iter().find(|o| o.metadata.name.as_deref() == Some(to.name()));
             let Some(part) = pod_cidr(object) else {
                 continue;
             };
@@ -319,10 +295,7 @@ impl Cluster {
     }
 
     fn image_tars(&self) -> Result<Vec<PathBuf>> {
-        let own = [
-            images::pause(&self.bed.cache)?,
-            images::coredns(&self.bed.binaries),
-        ];
+        let own = [images::pause(&self.bed.cache)?, images::coredns(&self.bed.binaries)];
         let all = own.iter().chain(&self.spec.images);
         all.map(|image| image.cached(&self.bed.cache)).collect()
     }
@@ -376,11 +349,7 @@ fn is_available() -> impl Condition<Deployment> {
         else {
             return false;
         };
-        let wanted = deployment
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.replicas)
-            .unwrap_or(1);
+        let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
         status.observed_generation == deployment.metadata.generation
             && status.updated_replicas.unwrap_or(0) == wanted
             && status.available_replicas.unwrap_or(0) == wanted

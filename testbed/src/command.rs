@@ -14,19 +14,12 @@ pub(crate) struct Cmd {
 
 impl Cmd {
     pub fn new(program: impl AsRef<OsStr>) -> Self {
-        Self {
-            command: Command::new(program),
-            stdin: None,
-        }
+        Self { command: Command::new(program), stdin: None }
     }
 
     /// A program that needs root: through sudo when we are somebody else.
     pub fn as_root(program: &str) -> Self {
-        if is_root() {
-            Self::new(program)
-        } else {
-            Self::new("sudo").arg(program)
-        }
+        if is_root() { Self::new(program) } else { Self::new("sudo").arg(program) }
     }
 
     /// The words of `line`, split at white space: for commands without quoting.
@@ -80,11 +73,7 @@ impl Cmd {
 
     fn output(&mut self) -> Result<Output> {
         self.command
-            .stdin(if self.stdin.is_some() {
-                Stdio::piped()
-            } else {
-                Stdio::null()
-            })
+            .stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = self.command.spawn().map_err(|error| self.failed(&error))?;
@@ -92,9 +81,7 @@ impl Cmd {
             // A program that ends before it has read everything says why on stderr.
             let _ = pipe.write_all(text.as_bytes());
         }
-        child
-            .wait_with_output()
-            .map_err(|error| self.failed(&error))
+        child.wait_with_output().map_err(|error| self.failed(&error))
     }
 
     fn judge(&self, output: &Output) -> Result<String> {
@@ -120,10 +107,7 @@ impl Cmd {
 
     fn shown(&self) -> String {
         let words = std::iter::once(self.command.get_program()).chain(self.command.get_args());
-        words
-            .map(|word| word.to_string_lossy())
-            .collect::<Vec<_>>()
-            .join(" ")
+        words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 }
 

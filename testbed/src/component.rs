@@ -51,10 +51,7 @@ impl Component {
     }
 
     pub(crate) fn is_control_plane(self) -> bool {
-        matches!(
-            self,
-            Self::Etcd | Self::ApiServer | Self::ControllerManager | Self::Scheduler
-        )
+        matches!(self, Self::Etcd | Self::ApiServer | Self::ControllerManager | Self::Scheduler)
     }
 
     pub(crate) fn arguments(self, place: &Place<'_>) -> Vec<String> {

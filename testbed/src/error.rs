@@ -14,43 +14,22 @@ pub enum Error {
     Missing { what: String, hint: String },
 
     #[error("`{command}` {outcome}{}", tail_of(output))]
-    Command {
-        command: String,
-        outcome: String,
-        output: String,
-    },
+    Command { command: String, outcome: String, output: String },
 
-    #[error("{action} {}: {source}", path.display())]
-    File {
-        action: &'static str,
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    #[error("{action} {}: {reason}", path.display())]
+    File { action: &'static str, path: PathBuf, reason: std::io::Error },
 
     #[error("{what} did not come within {} s{}", limit.as_secs(), hint)]
-    Late {
-        what: String,
-        limit: Duration,
-        hint: String,
-    },
+    Late { what: String, limit: Duration, hint: String },
 
     #[error("{component} on {node} ended while starting; the end of {}:\n{tail}", log.display())]
-    Ended {
-        component: &'static str,
-        node: String,
-        log: PathBuf,
-        tail: String,
-    },
+    Ended { component: &'static str, node: String, log: PathBuf, tail: String },
 
-    #[error("make a certificate for {name}: {source}")]
-    Certificate { name: String, source: rcgen::Error },
+    #[error("make a certificate for {name}: {reason}")]
+    Certificate { name: String, reason: rcgen::Error },
 
     #[error("{action} in cluster {cluster}: {reason}")]
-    Api {
-        action: String,
-        cluster: String,
-        reason: String,
-    },
+    Api { action: String, cluster: String, reason: String },
 
     #[error("{0}")]
     Refused(String),
@@ -62,11 +41,7 @@ impl Error {
         path: impl AsRef<Path>,
     ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.as_ref().to_owned();
-        move |source| Self::File {
-            action,
-            path,
-            source,
-        }
+        move |reason| Self::File { action, path, reason }
     }
 
     pub(crate) fn api<E: std::error::Error>(
@@ -74,11 +49,7 @@ impl Error {
         cluster: &str,
     ) -> impl FnOnce(E) -> Self {
         let (action, cluster) = (action.into(), cluster.to_owned());
-        move |source| Self::Api {
-            action,
-            cluster,
-            reason: with_causes(&source),
-        }
+        move |source| Self::Api { action, cluster, reason: with_causes(&source) }
     }
 }
 

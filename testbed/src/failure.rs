@@ -30,11 +30,7 @@ const OBJECTS: [&str; 10] = [
 
 pub(crate) fn keep_and_say(state: &State) {
     match keep(state) {
-        Ok(dir) => eprintln!(
-            "logs and objects of testbed {} are in {}",
-            state.name,
-            dir.display()
-        ),
+        Ok(dir) => eprintln!("logs and objects of testbed {} are in {}", state.name, dir.display()),
         Err(error) => eprintln!("keep the logs of testbed {}: {error}", state.name),
     }
 }
@@ -46,9 +42,7 @@ fn keep(state: &State) -> Result<PathBuf> {
     let dir = kept.join(format!("{}-{}", now.as_millis(), state.name));
     files::make_dir(&dir)?;
     remove_oldest(&kept)?;
-    let kubectl = Provisions::prepare(&Progress::silent())?
-        .binaries
-        .program("kubectl");
+    let kubectl = Provisions::prepare(&Progress::silent())?.binaries.program("kubectl");
     for cluster in &state.clusters {
         let source = state.data.join(&cluster.name);
         for number in 1..=cluster.nodes {
@@ -63,22 +57,12 @@ fn keep(state: &State) -> Result<PathBuf> {
             let listed = Cmd::new(&kubectl)
                 .arg("--kubeconfig")
                 .arg(&kubeconfig)
-                .args([
-                    "--request-timeout=3s",
-                    "get",
-                    kinds,
-                    "--all-namespaces",
-                    "-o",
-                    "yaml",
-                ])
+                .args(["--request-timeout=3s", "get", kinds, "--all-namespaces", "-o", "yaml"])
                 .run();
             let Ok(listed) = listed else {
                 continue;
             };
-            files::write(
-                &objects.join(format!("{}.yaml", kinds.replace(',', "-"))),
-                listed,
-            )?;
+            files::write(&objects.join(format!("{}.yaml", kinds.replace(',', "-"))), listed)?;
         }
     }
     Ok(dir)
@@ -111,9 +95,7 @@ fn remove_oldest(kept: &Path) -> Result<()> {
     let mut dirs = entries(kept);
     dirs.sort();
     let surplus = dirs.len().saturating_sub(KEPT);
-    dirs.iter()
-        .take(surplus)
-        .try_for_each(|dir| files::remove_tree(dir))
+    dirs.iter().take(surplus).try_for_each(|dir| files::remove_tree(dir))
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {

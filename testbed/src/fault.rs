@@ -26,10 +26,7 @@ pub struct Fault {
 
 impl Fault {
     fn new(what: String, undo: impl FnOnce() -> Result<()> + Send + 'static) -> Self {
-        Self {
-            what,
-            undo: Some(Box::new(undo)),
-        }
+        Self { what, undo: Some(Box::new(undo)) }
     }
 
     /// Mends it now.
@@ -115,10 +112,7 @@ pub struct End {
 
 impl From<&Node> for End {
     fn from(node: &Node) -> Self {
-        Self {
-            name: node.name().to_owned(),
-            ports: vec![node.port()],
-        }
+        Self { name: node.name().to_owned(), ports: vec![node.port()] }
     }
 }
 
@@ -181,9 +175,7 @@ impl Path {
     /// So many of a hundred packets are lost.
     pub fn lose(&self, percent: u8) -> Result<Fault> {
         if percent > 100 {
-            return Err(Error::Refused(format!(
-                "{percent} of 100 packets can't be lost"
-            )));
+            return Err(Error::Refused(format!("{percent} of 100 packets can't be lost")));
         }
         let rule = format!("numgen random mod 100 < {percent} drop");
         self.filter(&format!("loses {percent} %"), &rule)
@@ -243,11 +235,9 @@ impl Path {
             ))
             .run()?;
         Ok(Fault::new(format!("{} {what}", self.shown()), move || {
-            Cmd::words(&format!(
-                "ip netns exec {wan} nft delete table bridge {table}"
-            ))
-            .run()
-            .map(drop)
+            Cmd::words(&format!("ip netns exec {wan} nft delete table bridge {table}"))
+                .run()
+                .map(drop)
         }))
     }
 
@@ -269,11 +259,7 @@ impl Shaping {
         let class = self.class;
         for port in &self.ports {
             // Another limit may have made it already; packets of no class pass it untouched.
-            let _ = self
-                .tc(&format!(
-                    "qdisc add dev {port} root handle 1: htb default 0"
-                ))
-                .ok();
+            let _ = self.tc(&format!("qdisc add dev {port} root handle 1: htb default 0")).ok();
             self.tc(&format!(
                 "class add dev {port} parent 1: classid 1:{class:x} htb rate {kilobits}kbit"
             ))
@@ -285,9 +271,7 @@ impl Shaping {
     fn remove(&self) {
         let class = self.class;
         for port in &self.ports {
-            let _ = self
-                .tc(&format!("class del dev {port} classid 1:{class:x}"))
-                .ok();
+            let _ = self.tc(&format!("class del dev {port} classid 1:{class:x}")).ok();
             let classes = self.tc(&format!("class show dev {port}")).run();
             if classes.is_ok_and(|classes| classes.trim().is_empty()) {
                 let _ = self.tc(&format!("qdisc del dev {port} root")).ok();

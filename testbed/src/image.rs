@@ -42,10 +42,7 @@ impl Image {
         }
         image.add("tmp", Entry::Dir { mode: 0o1777 });
         image
-            .text(
-                "/etc/passwd",
-                "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
-            )
+            .text("/etc/passwd", "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
             .text("/etc/group", "root:x:0:\nnogroup:x:65534:\n")
             .text("/etc/nsswitch.conf", "hosts: files dns\n")
     }
@@ -127,12 +124,7 @@ impl Image {
 
         let mut tar = tar::Builder::new(Vec::new());
         let blob = |bytes: &[u8]| format!("blobs/sha256/{}", sha256(bytes));
-        append(
-            &mut tar,
-            "oci-layout",
-            0o644,
-            br#"{"imageLayoutVersion":"1.0.0"}"#,
-        );
+        append(&mut tar, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#);
         append(&mut tar, "index.json", 0o644, index.as_bytes());
         for bytes in [manifest.as_bytes(), config.as_bytes(), &layer] {
             append(&mut tar, &blob(bytes), 0o644, bytes);
@@ -142,22 +134,15 @@ impl Image {
 
     /// The tar in the cache, written when the sources have changed since.
     pub(crate) fn cached(&self, cache: &Cache) -> Result<PathBuf> {
-        let name: String = self
-            .name
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-            .collect();
+        let name: String =
+            self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let dir = cache.path("images");
         files::make_dir(&dir)?;
         let path = dir.join(format!("{name}-{}.tar", self.fingerprint()?));
         if !path.exists() {
             let _writing = cache.lock("images")?;
             for old in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-                if old
-                    .file_name()
-                    .to_string_lossy()
-                    .starts_with(&format!("{name}-"))
-                {
+                if old.file_name().to_string_lossy().starts_with(&format!("{name}-")) {
                     // Whoever reads it at this moment has it open.
                     let _ = std::fs::remove_file(old.path());
                 }
@@ -312,9 +297,7 @@ mod tests {
             .map(|entry| entry.unwrap().path().unwrap().display().to_string())
             .collect();
         let place = |wanted: &str| {
-            let found = paths
-                .iter()
-                .position(|path| path.trim_end_matches('/') == wanted);
+            let found = paths.iter().position(|path| path.trim_end_matches('/') == wanted);
             found.unwrap_or_else(|| panic!("{wanted} is not in {paths:?}"))
         };
         assert!(place("usr") < place("usr/share"));

@@ -15,30 +15,19 @@ const PAUSE_SOURCE: &str = include_str!("pause.c");
 /// The image `localhost/toolbox:1`.
 pub const TOOLBOX: &str = "localhost/toolbox:1";
 
-const TOOLBOX_PROGRAMS: [&str; 9] = [
-    "bash",
-    "conntrack",
-    "curl",
-    "ip",
-    "iperf3",
-    "nft",
-    "ping",
-    "socat",
-    "tcpdump",
-];
+const TOOLBOX_PROGRAMS: [&str; 9] =
+    ["bash", "conntrack", "curl", "ip", "iperf3", "nft", "ping", "socat", "tcpdump"];
 
 /// Applets that would hide a real program, or crash when linked statically (wget looks up names).
-const LEFT_OUT_APPLETS: [&str; 10] = [
-    "arping", "ash", "bash", "busybox", "ip", "nc", "ping", "ping6", "sh", "wget",
-];
+const LEFT_OUT_APPLETS: [&str; 10] =
+    ["arping", "ash", "bash", "busybox", "ip", "nc", "ping", "ping6", "sh", "wget"];
 
 /// A shell with curl, iperf3, ip, nft, ping, tcpdump, socat, conntrack and busybox's applets.
 /// Its `busybox httpd -f -p 8080 -h /www` is a web server.
 pub fn toolbox() -> Result<Image> {
     let busybox = program("busybox")?;
-    let mut image = Image::new(TOOLBOX, &["/usr/bin/bash"])
-        .file("/bin/busybox", &busybox)
-        .dir("/www");
+    let mut image =
+        Image::new(TOOLBOX, &["/usr/bin/bash"]).file("/bin/busybox", &busybox).dir("/www");
     let applets = Cmd::new(&busybox).arg("--list").run()?;
     let wanted =
         |applet: &&str| !LEFT_OUT_APPLETS.contains(applet) && !TOOLBOX_PROGRAMS.contains(applet);

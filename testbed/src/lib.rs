@@ -56,4 +56,4 @@ pub use machine::Machine;
 pub use node::Node;
 pub use progress::{Progress, Share, Step};
 pub use spec::{ClusterSpec, MAX_CLUSTERS, MAX_NODES, Timings};
-pub use testbed::{Testbed, TestbedBuilder, prepare};
+pub use testbed::{Testbed, TestbedBuilder, prepare, require_root};

@@ -52,14 +52,8 @@ impl Machine {
 
     /// What is different in `later`, in words; empty when nothing is.
     pub fn differences(&self, later: &Self) -> Vec<String> {
-        let more = later
-            .facts
-            .difference(&self.facts)
-            .map(|fact| format!("new: {fact}"));
-        let less = self
-            .facts
-            .difference(&later.facts)
-            .map(|fact| format!("gone: {fact}"));
+        let more = later.facts.difference(&self.facts).map(|fact| format!("new: {fact}"));
+        let less = self.facts.difference(&later.facts).map(|fact| format!("gone: {fact}"));
         more.chain(less).collect()
     }
 }
@@ -107,7 +101,5 @@ fn programs() -> Vec<String> {
 }
 
 fn is_component(name: &str) -> bool {
-    crate::Component::ALL
-        .iter()
-        .any(|component| component.name() == name)
+    crate::Component::ALL.iter().any(|component| component.name() == name)
 }

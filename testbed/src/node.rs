@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::active;
 use crate::bed::Bed;
 use crate::cgroup::Cgroup;
 use crate::command::Cmd;
@@ -43,13 +44,7 @@ impl Node {
         number: u8,
     ) -> Self {
         let name = cluster.node_name(number);
-        Self {
-            bed,
-            cluster,
-            cluster_number,
-            number,
-            name,
-        }
+        Self { bed, cluster, cluster_number, number, name }
     }
 
     pub fn name(&self) -> &str {
@@ -88,9 +83,7 @@ impl Node {
         };
         let of_program = |pid: &i32| {
             let program = process::program(*pid)?;
-            Component::ALL
-                .into_iter()
-                .find(|component| component.name() == program)
+            Component::ALL.into_iter().find(|component| component.name() == program)
         };
         process::children(init)
             .into_iter()
@@ -138,10 +131,11 @@ impl Node {
 
     /// Starts the first process, which sets up the file system.
     pub(crate) fn boot(&self) -> Result<()> {
-        let cgroup = self
-            .bed
-            .hierarchies
-            .make(&self.bed.layout.node(&self.name))?;
+        active::make(|| self.start_init())
+    }
+
+    fn start_init(&self) -> Result<()> {
+        let cgroup = self.bed.hierarchies.make(&self.bed.layout.node(&self.name))?;
         let script = self.disk().join("init.sh");
         files::write(&script, INIT)?;
         let log_path = self.log_dir().join("init.log");
@@ -191,18 +185,14 @@ impl Node {
         let plugins = self.bed.packages.network_plugins().display().to_string();
         let arguments = component.arguments(&self.place(&plugins));
         // Left behind by the shell, the program is a child of the node's first process.
-        self.inside()?
-            .args([
-                "sh",
-                "-c",
-                r#"log=$1; shift; exec "$@" >>"$log" 2>&1 </dev/null &"#,
-                "sh",
-            ])
+        let shell = r#"log=$1; shift; exec "$@" >>"$log" 2>&1 </dev/null &"#;
+        let command = self
+            .inside()?
+            .args(["sh", "-c", shell, "sh"])
             .arg(format!("/run/disk/log/{}.log", component.name()))
             .arg(component.name())
-            .args(arguments)
-            .run()
-            .map(drop)
+            .args(arguments);
+        active::make(|| command.run()).map(drop)
     }
 
     /// Starts containerd and waits until it answers.
@@ -221,12 +211,7 @@ impl Node {
     /// Imports an image from its tar.
     pub(crate) async fn import(&self, tar: &Path) -> Result<()> {
         let import = ["ctr", "--namespace", "k8s.io", "images", "import"];
-        self.inside()?
-            .args(import)
-            .arg(tar)
-            .run_async()
-            .await
-            .map(drop)
+        self.inside()?.args(import).arg(tar).run_async().await.map(drop)
     }
 
     /// An error when the program has ended, with the end of its log.
@@ -251,10 +236,8 @@ impl Node {
     /// The power cut: everything on the node ends at once, the disk stays.
     pub(crate) fn cut_power(&self) -> Result<()> {
         let namespace = Path::new("/run/netns").join(self.network_namespace());
-        let found: Vec<Identity> = process::in_netns(&namespace)
-            .into_iter()
-            .filter_map(Identity::of)
-            .collect();
+        let found: Vec<Identity> =
+            process::in_netns(&namespace).into_iter().filter_map(Identity::of).collect();
         let init = self.init();
         if let Some(init) = init {
             process::signal(init, Signal::KILL);
@@ -274,9 +257,7 @@ impl Node {
         let namespace = self.network_namespace();
         self.cgroup().empty();
         let _ = Cmd::words(&format!("ip -n {namespace} link del cni0")).ok();
-        Cmd::words(&format!("ip netns exec {namespace} nft flush ruleset"))
-            .run()
-            .map(drop)
+        Cmd::words(&format!("ip netns exec {namespace} nft flush ruleset")).run().map(drop)
     }
 
     /// What a network plugin's daemon does once it knows the node's part of the pod network.
@@ -301,20 +282,15 @@ table ip testbed-masquerade {{
 }}
 "
         );
-        Cmd::words(&format!(
-            "ip netns exec {} nft -f -",
-            self.network_namespace()
-        ))
-        .stdin(rules)
-        .run()
-        .map(drop)
+        Cmd::words(&format!("ip netns exec {} nft -f -", self.network_namespace()))
+            .stdin(rules)
+            .run()
+            .map(drop)
     }
 
     pub(crate) fn add_route(&self, part: &str, via: Ipv4Addr) -> Result<()> {
         let namespace = self.network_namespace();
-        Cmd::words(&format!("ip -n {namespace} route replace {part} via {via}"))
-            .run()
-            .map(drop)
+        Cmd::words(&format!("ip -n {namespace} route replace {part} via {via}")).run().map(drop)
     }
 
     pub(crate) fn log_dir(&self) -> PathBuf {
@@ -326,9 +302,7 @@ table ip testbed-masquerade {{
         let init = self.require_init()?;
         let mut command = Cmd::new("nsenter")
             .arg(format!("--target={init}"))
-            .args([
-                "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--",
-            ])
+            .args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"])
             .env("PATH", self.bed.path());
         self.cgroup().enter(command.inner())?;
         apart(command.inner());
@@ -336,8 +310,7 @@ table ip testbed-masquerade {{
     }
 
     fn require_init(&self) -> Result<i32> {
-        self.init()
-            .ok_or_else(|| Error::Refused(format!("node {} is not running", self.name)))
+        self.init().ok_or_else(|| Error::Refused(format!("node {} is not running", self.name)))
     }
 
     fn init(&self) -> Option<i32> {
@@ -352,9 +325,7 @@ table ip testbed-masquerade {{
     }
 
     fn cgroup(&self) -> Cgroup {
-        self.bed
-            .hierarchies
-            .cgroup(&self.bed.layout.node(&self.name))
+        self.bed.hierarchies.cgroup(&self.bed.layout.node(&self.name))
     }
 
     fn cluster_dir(&self) -> PathBuf {
@@ -366,12 +337,7 @@ table ip testbed-masquerade {{
     }
 
     fn place<'a>(&'a self, network_plugins: &'a str) -> Place<'a> {
-        Place {
-            cluster: &self.cluster,
-            node: &self.name,
-            address: self.address(),
-            network_plugins,
-        }
+        Place { cluster: &self.cluster, node: &self.name, address: self.address(), network_plugins }
     }
 }
 

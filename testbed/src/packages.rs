@@ -39,27 +39,15 @@ pub(crate) struct Packages {
 impl Packages {
     pub fn prepare(cache: &Cache, progress: &Progress) -> Result<Self> {
         let _installing = cache.lock("debian")?;
-        let missing: Vec<_> = TOOLS
-            .iter()
-            .filter(|(program, _)| find_program(program).is_none())
-            .collect();
+        let missing: Vec<_> =
+            TOOLS.iter().filter(|(program, _)| find_program(program).is_none()).collect();
         if !missing.is_empty() {
             let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
             progress.step("packages", format!("install {}", packages.join(", ")));
-            need_apt(
-                &missing
-                    .iter()
-                    .map(|(program, _)| *program)
-                    .collect::<Vec<_>>(),
-            )?;
+            need_apt(&missing.iter().map(|(program, _)| *program).collect::<Vec<_>>())?;
             refresh_lists()?;
             Cmd::as_root("env")
-                .args([
-                    "DEBIAN_FRONTEND=noninteractive",
-                    "apt-get",
-                    "install",
-                    "-qy",
-                ])
+                .args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qy"])
                 .arg("--no-install-recommends")
                 .args(packages)
                 .run()?;
@@ -75,9 +63,7 @@ impl Packages {
             unpack(entry.dir())?;
             entry.complete(cache)?;
         }
-        Ok(Self {
-            root: entry.dir().to_owned(),
-        })
+        Ok(Self { root: entry.dir().to_owned() })
     }
 
     pub fn dirs(&self) -> [PathBuf; 2] {
@@ -97,11 +83,7 @@ fn unpack(into: &Path) -> Result<()> {
     download.run()?;
     let packages = std::fs::read_dir(&fetched).map_err(Error::file("list", &fetched))?;
     for package in packages.flatten() {
-        Cmd::new("dpkg-deb")
-            .arg("-x")
-            .arg(package.path())
-            .arg(into)
-            .run()?;
+        Cmd::new("dpkg-deb").arg("-x").arg(package.path()).arg(into).run()?;
     }
     files::remove_tree(&fetched)
 }
@@ -119,8 +101,5 @@ fn need_apt(wanted: &[&str]) -> Result<()> {
 }
 
 fn refresh_lists() -> Result<()> {
-    Cmd::as_root("apt-get")
-        .args(["-q", "update"])
-        .run()
-        .map(drop)
+    Cmd::as_root("apt-get").args(["-q", "update"]).run().map(drop)
 }

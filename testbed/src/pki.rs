@@ -52,19 +52,12 @@ impl Pki {
             "localhost",
         ];
         let addresses = [api_server, api_service, Ipv4Addr::LOCALHOST];
-        let subject = Subject {
-            file: "apiserver",
-            common_name: "kube-apiserver",
-            organisation: None,
-        };
+        let subject =
+            Subject { file: "apiserver", common_name: "kube-apiserver", organisation: None };
         self.issue(&authority, &subject, &names, &addresses)?;
 
         let clients = [
-            (
-                "kubelet-client",
-                "kube-apiserver-kubelet-client",
-                Some("system:masters"),
-            ),
+            ("kubelet-client", "kube-apiserver-kubelet-client", Some("system:masters")),
             ("front-proxy", "front-proxy-client", None),
             ("admin", "admin", Some("system:masters")),
             ("controller-manager", "system:kube-controller-manager", None),
@@ -72,11 +65,7 @@ impl Pki {
             ("proxy", "system:kube-proxy", None),
         ];
         for (file, common_name, organisation) in clients {
-            let subject = Subject {
-                file,
-                common_name,
-                organisation,
-            };
+            let subject = Subject { file, common_name, organisation };
             self.issue(&authority, &subject, &[], &[])?;
             self.write_kubeconfig(cluster, api_server, file)?;
         }
@@ -98,9 +87,7 @@ impl Pki {
     fn make_authority(&self, cluster: &str) -> Result<Issuer<'static, KeyPair>> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, format!("{cluster}-ca"));
+        params.distinguished_name.push(DnType::CommonName, format!("{cluster}-ca"));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
             KeyUsagePurpose::KeyCertSign,
@@ -124,33 +111,20 @@ impl Pki {
         let failed = || certificate(subject.common_name);
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).map_err(failed())?;
-        params
-            .subject_alt_names
-            .extend(addresses.iter().map(|&ip| SanType::IpAddress(ip.into())));
+        params.subject_alt_names.extend(addresses.iter().map(|&ip| SanType::IpAddress(ip.into())));
         params.distinguished_name = DistinguishedName::new();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, subject.common_name);
+        params.distinguished_name.push(DnType::CommonName, subject.common_name);
         if let Some(organisation) = subject.organisation {
-            params
-                .distinguished_name
-                .push(DnType::OrganizationName, organisation);
+            params.distinguished_name.push(DnType::OrganizationName, organisation);
         }
-        params.key_usages = vec![
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::KeyEncipherment,
-        ];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ClientAuth,
-            ExtendedKeyUsagePurpose::ServerAuth,
-        ];
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().map_err(failed())?;
         let signed = params.signed_by(&key, authority).map_err(failed())?;
         files::write(&self.file(&format!("{}.crt", subject.file)), signed.pem())?;
-        files::write_secret(
-            &self.file(&format!("{}.key", subject.file)),
-            &key.serialize_pem(),
-        )
+        files::write_secret(&self.file(&format!("{}.key", subject.file)), &key.serialize_pem())
     }
 
     fn write_kubeconfig(&self, cluster: &str, api_server: Ipv4Addr, user: &str) -> Result<()> {
@@ -183,10 +157,7 @@ current-context: {cluster}
 
 fn certificate(name: &str) -> impl Fn(rcgen::Error) -> Error {
     let name = name.to_owned();
-    move |source| Error::Certificate {
-        name: name.clone(),
-        source,
-    }
+    move |reason| Error::Certificate { name: name.clone(), reason }
 }
 
 fn base64(text: &str) -> String {

@@ -42,9 +42,7 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
 /// The direct children, by the kernel's list.
 pub(crate) fn children(pid: i32) -> Vec<i32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// The name of the program that a process runs.
@@ -66,11 +64,7 @@ pub(crate) fn of_init(init: i32) -> Vec<i32> {
 }
 
 fn with_namespace(kind: &str, path: &Path) -> Vec<i32> {
-    let identity = |path: &Path| {
-        fs::metadata(path)
-            .map(|found| (found.dev(), found.ino()))
-            .ok()
-    };
+    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     let Some(wanted) = identity(path) else {
         return Vec::new();
     };

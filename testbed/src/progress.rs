@@ -55,12 +55,7 @@ impl Progress {
     }
 
     fn emit(&self, scope: &str, what: String, share: Option<Share>) {
-        (self.0)(Step {
-            scope: scope.to_owned(),
-            what,
-            at: Instant::now(),
-            share,
-        });
+        (self.0)(Step { scope: scope.to_owned(), what, at: Instant::now(), share });
     }
 }
 

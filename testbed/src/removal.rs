@@ -68,14 +68,12 @@ fn kill_all(namespaces: &[PathBuf]) {
 fn leftovers(state: &State) -> Vec<String> {
     let layout = state.layout();
     let link = Path::new("/sys/class/net").join(layout.host_link());
-    let places = namespaces(&layout.prefix())
-        .into_iter()
-        .chain(cgroups(state))
-        .chain([link, state.data.clone(), layout.state_dir()]);
-    places
-        .filter(|path| path.exists())
-        .map(|path| path.display().to_string())
-        .collect()
+    let places = namespaces(&layout.prefix()).into_iter().chain(cgroups(state)).chain([
+        link,
+        state.data.clone(),
+        layout.state_dir(),
+    ]);
+    places.filter(|path| path.exists()).map(|path| path.display().to_string()).collect()
 }
 
 fn namespaces(prefix: &str) -> Vec<PathBuf> {
@@ -85,9 +83,7 @@ fn namespaces(prefix: &str) -> Vec<PathBuf> {
 fn cgroups(state: &State) -> Vec<PathBuf> {
     let prefix = state.layout().prefix();
     let parents = state.cgroups.iter();
-    parents
-        .flat_map(|parent| starting_with(parent, &prefix))
-        .collect()
+    parents.flat_map(|parent| starting_with(parent, &prefix)).collect()
 }
 
 fn starting_with(dir: &Path, prefix: &str) -> Vec<PathBuf> {

@@ -134,15 +134,10 @@ impl ClusterSpec {
             return refuse("a name begins and ends with a letter or digit".into());
         }
         if self.nodes == 0 || self.nodes > MAX_NODES {
-            return refuse(format!(
-                "{} nodes, but it can be 1 to {MAX_NODES}",
-                self.nodes
-            ));
+            return refuse(format!("{} nodes, but it can be 1 to {MAX_NODES}", self.nodes));
         }
         let (pods, services) = (self.pod_cidr, self.service_cidr);
-        let room = 24_u8
-            .checked_sub(pods.prefix_len())
-            .map_or(0, |bits| 1_u64 << bits);
+        let room = 24_u8.checked_sub(pods.prefix_len()).map_or(0, |bits| 1_u64 << bits);
         if room < u64::from(self.nodes) {
             return refuse(format!(
                 "PodCIDR {pods} has room for {room} nodes with a /24 each, and {} are asked for",

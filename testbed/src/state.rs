@@ -57,9 +57,7 @@ impl State {
         let data = cache.path("run").join(number.to_string());
         let parents = |hierarchies: &Hierarchies| {
             let roots = hierarchies.roots("x").into_iter();
-            roots
-                .filter_map(|root| root.parent().map(Path::to_owned))
-                .collect()
+            roots.filter_map(|root| root.parent().map(Path::to_owned)).collect()
         };
         let state = Self {
             number,

@@ -123,20 +123,13 @@ impl Testbed {
         let bed = Arc::new(Bed::new(&state, provisions, progress)?);
         let specs = state.clusters.iter().enumerate();
         let clusters = specs.map(|(n, spec)| Cluster::new(&bed, spec, n)).collect();
-        Ok(Self {
-            bed,
-            state,
-            clusters,
-            ours: false,
-        })
+        Ok(Self { bed, state, clusters, ours: false })
     }
 
     async fn start(&self) -> Result<()> {
         let sides: Vec<wan::Side> = self.clusters.iter().map(Cluster::side).collect();
-        wan::up(self.bed.layout, &sides)?;
-        try_join_all(self.clusters.iter().map(Cluster::start))
-            .await
-            .map(drop)
+        active::make(|| wan::up(self.bed.layout, &sides))?;
+        try_join_all(self.clusters.iter().map(Cluster::start)).await.map(drop)
     }
 }
 
@@ -209,24 +202,15 @@ impl TestbedBuilder {
         }
         for (n, spec) in self.clusters.iter().enumerate() {
             spec.check()?;
-            if self.clusters[..n]
-                .iter()
-                .any(|other| other.name == spec.name)
-            {
-                return Err(Error::Refused(format!(
-                    "two clusters are called {:?}",
-                    spec.name
-                )));
+            if self.clusters[..n].iter().any(|other| other.name == spec.name) {
+                return Err(Error::Refused(format!("two clusters are called {:?}", spec.name)));
             }
         }
         Ok(())
     }
 }
 
-fn require_root() -> Result<()> {
-    if is_root() {
-        Ok(())
-    } else {
-        Err(Error::NotRoot)
-    }
+/// An error that says so when this process is not root's.
+pub fn require_root() -> Result<()> {
+    if is_root() { Ok(()) } else { Err(Error::NotRoot) }
 }

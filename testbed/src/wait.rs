@@ -22,11 +22,7 @@ where
             return Ok(answer);
         }
         if Instant::now() > deadline {
-            return Err(Error::Late {
-                what: what.to_owned(),
-                limit,
-                hint: String::new(),
-            });
+            return Err(Error::Late { what: what.to_owned(), limit, hint: String::new() });
         }
         tokio::time::sleep(INTERVAL).await;
     }

@@ -24,10 +24,7 @@ pub(crate) fn up(layout: Layout, sides: &[Side]) -> Result<()> {
     let (wan, host) = (layout.wan(), layout.host_link());
     let length = layout.network().prefix_len();
     Cmd::words(&format!("ip netns add {wan}")).run()?;
-    Cmd::words(&format!(
-        "ip link add {host} type veth peer name host netns {wan}"
-    ))
-    .run()?;
+    Cmd::words(&format!("ip link add {host} type veth peer name host netns {wan}")).run()?;
     Cmd::words(&format!("ip -n {wan} -batch -"))
         .stdin(format!(
             "link set lo up
@@ -45,9 +42,7 @@ pub(crate) fn up(layout: Layout, sides: &[Side]) -> Result<()> {
             layout.host()
         ))
         .run()?;
-    Cmd::words(&format!("ip netns exec {wan} nft -f -"))
-        .stdin(strict_rules(sides))
-        .run()?;
+    Cmd::words(&format!("ip netns exec {wan} nft -f -")).stdin(strict_rules(sides)).run()?;
     Ok(())
 }
 
@@ -90,18 +85,12 @@ fn strict_rules(sides: &[Side]) -> String {
     let mut jumps = String::new();
     let mut everybody = Vec::new();
     for (number, side) in sides.iter().enumerate() {
-        let ports: Vec<String> = side
-            .nodes
-            .iter()
-            .map(|(port, _)| format!("\"{port}\""))
-            .collect();
+        let ports: Vec<String> = side.nodes.iter().map(|(port, _)| format!("\"{port}\"")).collect();
         let ports = ports.join(", ");
         let addresses: Vec<String> = side.nodes.iter().map(|(_, ip)| ip.to_string()).collect();
         let pods = side.pod_cidr;
-        let _ = writeln!(
-            jumps,
-            "    iifname {{ {ports} }} oifname {{ {ports} }} goto inside{number}"
-        );
+        let _ =
+            writeln!(jumps, "    iifname {{ {ports} }} oifname {{ {ports} }} goto inside{number}");
         let _ = writeln!(
             chains,
             "  chain inside{number} {{\n    ip saddr {{ {}, {pods} }} accept\n    counter drop\n  }}",

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{kubectl_says, rome_and_milan};
+use common::{eventually, kubectl_says, rome_and_milan};
 use tokio::sync::OnceCell;
 use tombolo_testbed::{Node, Testbed};
 
@@ -20,10 +20,8 @@ mod as_a_user {
     async fn a_deployment_answers_by_its_services_dns_name_from_every_node() {
         let bed = bed().await;
         for cluster in bed.clusters() {
-            let pods = cluster
-                .kubectl(&["get", "pods", "-l", "app=client", "-o", "name"])
-                .await
-                .unwrap();
+            let pods =
+                cluster.kubectl(&["get", "pods", "-l", "app=client", "-o", "name"]).await.unwrap();
             assert_eq!(pods.lines().count(), 2);
             for pod in pods.lines() {
                 let url = "http://web.default.svc.cluster.local:8080/";
@@ -37,9 +35,7 @@ mod as_a_user {
     #[tokio::test]
     async fn logs_and_exec_work() {
         let rome = bed().await.cluster("rome");
-        let said = rome
-            .exec("default", "deploy/client", &["echo", "here"])
-            .await;
+        let said = rome.exec("default", "deploy/client", &["echo", "here"]).await;
         assert_eq!(said.unwrap(), "here\n");
         let logs = rome.kubectl(&["logs", "deploy/client"]).await.unwrap();
         assert_eq!(logs, "client started\n");
@@ -67,16 +63,12 @@ mod as_a_user {
         let milan = bed().await.cluster("milan");
         for to in milan.nodes() {
             for from in milan.nodes() {
+                // Each kube-proxy learns of new endpoints in its own time.
                 let url = format!("http://{}:30080/", to.address());
-                let answer = from
-                    .run(&["curl", "-s", "--max-time", "10", &url])
-                    .await
-                    .unwrap();
-                assert!(
-                    answer.starts_with("web-"),
-                    "{} → {url}: {answer:?}",
-                    from.name()
-                );
+                let what = format!("{} → {url}", from.name());
+                let ask = async || from.run(&["curl", "-s", "--max-time", "2", &url]).await;
+                let answer = eventually(&what, ask, Result::is_ok).await.unwrap();
+                assert!(answer.starts_with("web-"), "{what}: {answer:?}");
             }
         }
     }
@@ -84,14 +76,10 @@ mod as_a_user {
     #[tokio::test]
     async fn a_pod_over_its_memory_limit_is_killed() {
         let rome = bed().await.cluster("rome");
-        rome.apply(include_str!("manifests/greedy.yaml"))
-            .await
-            .unwrap();
+        rome.apply(include_str!("manifests/greedy.yaml")).await.unwrap();
         let reason = "jsonpath={.status.containerStatuses[0].state.terminated.reason}";
         kubectl_says(rome, &["get", "pod", "greedy", "-o", reason], "OOMKilled").await;
-        rome.kubectl(&["delete", "pod", "greedy", "--now"])
-            .await
-            .unwrap();
+        rome.kubectl(&["delete", "pod", "greedy", "--now"]).await.unwrap();
     }
 
     #[tokio::test]
@@ -101,14 +89,8 @@ mod as_a_user {
             tombolo_testbed::Image::new("localhost/late:1", &["/hello"]).text("/hello", "x");
         milan.load(&image).await.unwrap();
         for node in milan.nodes() {
-            let listed = node
-                .run(&["ctr", "-n", "k8s.io", "images", "ls", "-q"])
-                .await
-                .unwrap();
-            assert!(
-                listed.lines().any(|name| name == "localhost/late:1"),
-                "{listed}"
-            );
+            let listed = node.run(&["ctr", "-n", "k8s.io", "images", "ls", "-q"]).await.unwrap();
+            assert!(listed.lines().any(|name| name == "localhost/late:1"), "{listed}");
         }
     }
 
@@ -126,16 +108,12 @@ mod as_a_user {
 mod the_network {
     use super::*;
 
-    async fn reaches(from: &Node, url: &str) -> bool {
-        let command = ["curl", "-s", "--max-time", "2", "-o", "/dev/null", url];
-        from.run(&command).await.is_ok()
-    }
-
     #[tokio::test]
     async fn lets_nodes_of_different_clusters_talk() {
         let bed = bed().await;
-        let url = format!("http://{}:30080/", bed.cluster("milan").node(2).address());
-        assert!(reaches(bed.cluster("rome").node(1), &url).await);
+        let address = bed.cluster("milan").node(2).address().to_string();
+        let ping = ["ping", "-c", "1", "-W", "2", &address];
+        bed.cluster("rome").node(1).run(&ping).await.unwrap();
     }
 
     /// Whether packets with this source address, which nobody translates, get from node to node.
@@ -174,10 +152,8 @@ mod the_network {
     async fn carries_multicast_dns_between_clusters() {
         let bed = bed().await;
         let (rome, milan) = (bed.cluster("rome").node(1), bed.cluster("milan").node(2));
-        let listen = format!(
-            "UDP4-RECV:5353,reuseaddr,ip-add-membership=224.0.0.251:{}",
-            milan.address()
-        );
+        let listen =
+            format!("UDP4-RECV:5353,reuseaddr,ip-add-membership=224.0.0.251:{}", milan.address());
         let listen = ["timeout", "20", "socat", "-u", &listen, "STDOUT"];
         let from = format!(
             "UDP4-DATAGRAM:224.0.0.251:5353,bind={},ip-multicast-if={}",
@@ -196,9 +172,7 @@ mod the_network {
     async fn checks_the_way_back_of_every_packet() {
         for cluster in bed().await.clusters() {
             for node in cluster.nodes() {
-                let value = node
-                    .run(&["cat", "/proc/sys/net/ipv4/conf/all/rp_filter"])
-                    .await;
+                let value = node.run(&["cat", "/proc/sys/net/ipv4/conf/all/rp_filter"]).await;
                 assert_eq!(value.unwrap().trim(), "1");
             }
         }

@@ -15,9 +15,7 @@ async fn bed() -> MutexGuard<'static, Testbed> {
 
 async fn answers(from: &Node, to: &Node) -> bool {
     let address = to.address().to_string();
-    from.run(&["ping", "-c", "1", "-W", "1", &address])
-        .await
-        .is_ok()
+    from.run(&["ping", "-c", "1", "-W", "1", &address]).await.is_ok()
 }
 
 async fn node_becomes(cluster: &Cluster, node: &str, wanted: &str) {
@@ -75,20 +73,10 @@ async fn a_cut_of_one_port_leaves_the_others() {
     let bed = bed().await;
     let (rome, milan) = (bed.cluster("rome").node(1), bed.cluster("milan").node(1));
     let url = format!("http://{}:30080/", milan.address());
-    let ask = [
-        "curl",
-        "-s",
-        "--max-time",
-        "2",
-        "-o",
-        "/dev/null",
-        url.as_str(),
-    ];
-    let cut = bed
-        .between(rome, milan)
-        .port(Protocol::Tcp, 30080)
-        .cut()
-        .unwrap();
+    let ask = ["curl", "-s", "--max-time", "2", "-o", "/dev/null", url.as_str()];
+    let answers_there = async || rome.run(&ask).await;
+    eventually("the node port", answers_there, Result::is_ok).await.unwrap();
+    let cut = bed.between(rome, milan).port(Protocol::Tcp, 30080).cut().unwrap();
     assert!(rome.run(&ask).await.is_err());
     assert!(answers(rome, milan).await);
     drop(cut);
@@ -100,26 +88,15 @@ async fn a_lossy_path_loses_about_as_much_as_asked() {
     let bed = bed().await;
     let (rome, milan) = (bed.cluster("rome").node(1), bed.cluster("milan").node(1));
     let address = milan.address().to_string();
-    let ping = [
-        "ping", "-q", "-i", "0.005", "-c", "300", "-W", "1", &address,
-    ];
+    let ping = ["ping", "-q", "-i", "0.005", "-c", "300", "-W", "1", &address];
     let lossy = bed.between(rome, milan).one_way().lose(40).unwrap();
     let said = rome.run(&ping).await.unwrap();
     drop(lossy);
     let received: u32 = said
         .lines()
-        .find_map(|line| {
-            line.split(", ")
-                .nth(1)?
-                .strip_suffix(" received")?
-                .parse()
-                .ok()
-        })
+        .find_map(|line| line.split(", ").nth(1)?.strip_suffix(" received")?.parse().ok())
         .unwrap_or_else(|| panic!("{said}"));
-    assert!(
-        (110..=250).contains(&received),
-        "of 300 packets {received} came back"
-    );
+    assert!((110..=250).contains(&received), "of 300 packets {received} came back");
     assert!(bed.between(rome, milan).lose(101).is_err());
 }
 
@@ -136,20 +113,14 @@ async fn a_limited_path_is_slower_and_fast_again_afterwards() {
         let client = ["bash", "-c", &client];
         let (_, report) = tokio::join!(milan.run(&server), rome.run(&client));
         let report: serde_json::Value = serde_json::from_str(&report.unwrap()).unwrap();
-        report["end"]["sum_received"]["bits_per_second"]
-            .as_f64()
-            .unwrap()
-            / 1e6
+        report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap() / 1e6
     };
     let limited = bed.between(rome, milan).limit(20_000).unwrap();
     let slow = megabits().await;
     limited.undo().unwrap();
     let fast = megabits().await;
     assert!(slow < 25.0, "{slow:.1} Mbit/s with a limit of 20");
-    assert!(
-        fast > 10.0 * slow,
-        "{fast:.1} Mbit/s after it, {slow:.1} before"
-    );
+    assert!(fast > 10.0 * slow, "{fast:.1} Mbit/s after it, {slow:.1} before");
 }
 
 const READYZ: [&str; 4] = ["--request-timeout=2s", "get", "--raw", "/readyz"];
@@ -198,41 +169,23 @@ async fn a_worker_comes_back_from_a_power_cut_with_its_pods() {
     node_becomes(rome, "rome-2", "True").await;
     rome.deployed("default", "web").await.unwrap();
     let ask = async || {
-        let ask = [
-            "curl",
-            "-s",
-            "--max-time",
-            "2",
-            "http://web.default.svc:8080/",
-        ];
+        let ask = ["curl", "-s", "--max-time", "2", "http://web.default.svc:8080/"];
         rome.exec("default", "deploy/client", &ask).await
     };
     let web = |answer: &tombolo_testbed::Result<String>| {
         answer.as_ref().is_ok_and(|text| text.starts_with("web-"))
     };
-    eventually("the service after the boot", ask, web)
-        .await
-        .unwrap();
+    eventually("the service after the boot", ask, web).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_control_plane_comes_back_from_a_power_cut_with_its_objects() {
     let bed = bed().await;
     let rome = bed.cluster("rome");
-    let uid = [
-        "get",
-        "namespace",
-        "default",
-        "-o",
-        "jsonpath={.metadata.uid}",
-    ];
+    let uid = ["get", "namespace", "default", "-o", "jsonpath={.metadata.uid}"];
     let before = rome.kubectl(&uid).await.unwrap();
     let down = rome.kill_node(1).unwrap();
-    assert!(
-        rome.kubectl(&["--request-timeout=2s", "get", "nodes"])
-            .await
-            .is_err()
-    );
+    assert!(rome.kubectl(&["--request-timeout=2s", "get", "nodes"]).await.is_err());
     down.undo().unwrap();
     node_becomes(rome, "rome-1", "True").await;
     assert_eq!(rome.kubectl(&uid).await.unwrap(), before);

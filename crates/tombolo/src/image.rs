@@ -13,19 +13,11 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    ensure!(
-        is_static(),
-        "only the static program makes an image: `make image` builds it"
-    );
+    ensure!(is_static(), "only the static program makes an image: `make image` builds it");
     let image = images::tombolo(&own_program()?);
     image.write(&arguments.output)?;
     let size = file_size(&arguments.output)?;
-    println!(
-        "{} has {}, {:.1} MB",
-        arguments.output.display(),
-        image.name(),
-        size as f64 / 1e6
-    );
+    println!("{} has {}, {:.1} MB", arguments.output.display(), image.name(), size as f64 / 1e6);
     Ok(())
 }
 
@@ -40,7 +32,5 @@ pub fn own_program() -> Result<PathBuf> {
 
 fn file_size(path: &Path) -> Result<u64> {
     let found = std::fs::metadata(path);
-    Ok(found
-        .with_context(|| format!("read {}", path.display()))?
-        .len())
+    Ok(found.with_context(|| format!("read {}", path.display()))?.len())
 }

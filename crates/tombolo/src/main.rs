@@ -16,8 +16,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Real clusters on this machine, to try things with
-    #[command(subcommand)]
-    Playground(playground::Command),
+    Playground(playground::Arguments),
     /// Write this program as a container image (an OCI tar)
     Image(image::Arguments),
 }
@@ -25,7 +24,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
-        Command::Playground(command) => playground::run(command),
+        Command::Playground(arguments) => playground::run(arguments),
         Command::Image(arguments) => image::run(&arguments),
     };
     match result {

@@ -18,9 +18,7 @@ pub async fn rome_and_milan(name: &str) -> Testbed {
         let spec = ClusterSpec::new(name).nodes(2).timings(quick);
         spec.image(toolbox.clone())
     };
-    let bed = Testbed::builder(name)
-        .cluster(cluster("rome"))
-        .cluster(cluster("milan"));
+    let bed = Testbed::builder(name).cluster(cluster("rome")).cluster(cluster("milan"));
     let bed = bed.start().await.expect("the clusters start");
     for cluster in bed.clusters() {
         let web = include_str!("../manifests/web.yaml");
@@ -28,10 +26,7 @@ pub async fn rome_and_milan(name: &str) -> Testbed {
     }
     for cluster in bed.clusters() {
         for name in ["web", "client"] {
-            cluster
-                .deployed("default", name)
-                .await
-                .expect("the pods run");
+            cluster.deployed("default", name).await.expect("the pods run");
         }
     }
     bed
@@ -49,10 +44,7 @@ pub async fn eventually<T: std::fmt::Debug>(
         if wanted(&answer) {
             return answer;
         }
-        assert!(
-            start.elapsed() < Duration::from_secs(90),
-            "{what}: {answer:?}"
-        );
+        assert!(start.elapsed() < Duration::from_secs(90), "{what}: {answer:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -16,10 +16,7 @@ pub struct Bars {
 
 impl Bars {
     pub fn new() -> Self {
-        Self {
-            all: MultiProgress::new(),
-            by_scope: Arc::default(),
-        }
+        Self { all: MultiProgress::new(), by_scope: Arc::default() }
     }
 
     pub fn progress(&self) -> Progress {
@@ -32,9 +29,7 @@ impl Bars {
 
     fn show(&self, step: &Step) {
         let mut bars = self.by_scope.lock().unwrap_or_else(PoisonError::into_inner);
-        let bar = bars
-            .entry(step.scope.clone())
-            .or_insert_with(|| self.add(&step.scope));
+        let bar = bars.entry(step.scope.clone()).or_insert_with(|| self.add(&step.scope));
         bar.set_message(step.what.clone());
         if let Some(share) = step.share {
             bar.set_style(style("{bar:30.cyan/dim} {pos} of {len}"));

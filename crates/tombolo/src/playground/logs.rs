@@ -20,45 +20,31 @@ pub struct Arguments {
     follow: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Result<()> {
-    let testbed = super::existing()?;
+pub fn run(testbed: &Testbed, arguments: &Arguments) -> Result<()> {
     let (Some(node), Some(component)) = (&arguments.node, &arguments.component) else {
-        return list(&testbed);
+        return list(testbed);
     };
-    let all: Vec<&Node> = testbed.clusters().iter().flat_map(|c| c.nodes()).collect();
+    let all: Vec<&Node> =
+        testbed.clusters().iter().flat_map(tombolo_testbed::Cluster::nodes).collect();
     let Some(node) = all.iter().find(|candidate| candidate.name() == node) else {
         let names: Vec<&str> = all.iter().map(|node| node.name()).collect();
         bail!("there is no node {node:?}; there are: {}", names.join(", "));
     };
     let wanted = node.components();
-    let Some(component) = wanted
-        .iter()
-        .find(|candidate| candidate.name() == component)
-    else {
+    let Some(component) = wanted.iter().find(|candidate| candidate.name() == component) else {
         let names: Vec<&str> = wanted.iter().map(|component| component.name()).collect();
-        bail!(
-            "{} has no {component:?}; it has: {}",
-            node.name(),
-            names.join(", ")
-        );
+        bail!("{} has no {component:?}; it has: {}", node.name(), names.join(", "));
     };
     let log = node.log(*component);
     if arguments.follow {
-        let error = Command::new("tail")
-            .args(["-n", "+1", "-F"])
-            .arg(&log)
-            .exec();
+        let error = Command::new("tail").args(["-n", "+1", "-F"]).arg(&log).exec();
         return Err(error).context("run tail");
     }
     print(&log)
 }
 
 fn list(testbed: &Testbed) -> Result<()> {
-    for node in testbed
-        .clusters()
-        .iter()
-        .flat_map(|cluster| cluster.nodes())
-    {
+    for node in testbed.clusters().iter().flat_map(tombolo_testbed::Cluster::nodes) {
         for component in node.components() {
             println!("{}", line(node, component));
         }
@@ -69,12 +55,7 @@ fn list(testbed: &Testbed) -> Result<()> {
 
 fn line(node: &Node, component: Component) -> String {
     let log = node.log(component);
-    format!(
-        "{:12} {:24} {}",
-        node.name(),
-        component.name(),
-        log.display()
-    )
+    format!("{:12} {:24} {}", node.name(), component.name(), log.display())
 }
 
 fn print(log: &Path) -> Result<()> {

@@ -9,11 +9,17 @@ mod up;
 use anyhow::{Context, Result};
 use tombolo_testbed::{Cluster, Progress, Testbed};
 
-/// What the testbed of the playground is called among those of the machine.
-const NAME: &str = "playground";
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Which playground, for those who want several
+    #[arg(long, global = true, default_value = "playground")]
+    name: String,
+    #[command(subcommand)]
+    command: Command,
+}
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+enum Command {
     /// Start the clusters; asked twice, it mends what does not run
     Up(up::Arguments),
     /// Build and fetch what the clusters need, without starting any
@@ -37,15 +43,16 @@ pub enum Command {
     },
 }
 
-pub fn run(command: Command) -> Result<()> {
-    match command {
-        Command::Up(arguments) => up::run(&arguments),
+pub fn run(arguments: Arguments) -> Result<()> {
+    let name = &arguments.name;
+    match arguments.command {
+        Command::Up(arguments) => up::run(name, &arguments),
         Command::Prepare => prepare(),
-        Command::Status => status::run(),
-        Command::Kubeconfig { cluster } => kubeconfig(&cluster),
-        Command::Shell(arguments) => shell::run(&arguments),
-        Command::Logs(arguments) => logs::run(&arguments),
-        Command::Down { all } => down(all),
+        Command::Status => status::run(&existing(name)?),
+        Command::Kubeconfig { cluster } => kubeconfig(&existing(name)?, &cluster),
+        Command::Shell(arguments) => shell::run(&existing(name)?, &arguments),
+        Command::Logs(arguments) => logs::run(&existing(name)?, &arguments),
+        Command::Down { all } => down(name, all),
     }
 }
 
@@ -55,17 +62,17 @@ fn prepare() -> Result<()> {
     Ok(())
 }
 
-fn kubeconfig(name: &str) -> Result<()> {
-    let testbed = existing()?;
-    println!("{}", cluster(&testbed, name)?.kubeconfig().display());
+fn kubeconfig(testbed: &Testbed, name: &str) -> Result<()> {
+    println!("{}", cluster(testbed, name)?.kubeconfig().display());
     Ok(())
 }
 
-fn down(all: bool) -> Result<()> {
+fn down(name: &str, all: bool) -> Result<()> {
+    tombolo_testbed::require_root()?;
     let mut removed = Vec::new();
-    if let Some(testbed) = Testbed::find(NAME, Progress::silent())? {
+    if let Some(testbed) = Testbed::find(name, Progress::silent())? {
         testbed.remove()?;
-        removed.push(NAME.to_owned());
+        removed.push(name.to_owned());
     }
     removed.extend(Testbed::sweep(all)?);
     match removed.as_slice() {
@@ -76,20 +83,15 @@ fn down(all: bool) -> Result<()> {
 }
 
 /// The playground that runs, with the program's own advice when there is none.
-fn existing() -> Result<Testbed> {
-    Testbed::find(NAME, Progress::silent())?
+fn existing(name: &str) -> Result<Testbed> {
+    Testbed::find(name, Progress::silent())?
         .context("no playground is running: `sudo tombolo playground up` starts one")
 }
 
 fn cluster<'a>(testbed: &'a Testbed, name: &str) -> Result<&'a Cluster> {
     let all = testbed.clusters();
-    all.iter()
-        .find(|cluster| cluster.name() == name)
-        .with_context(|| {
-            let names: Vec<&str> = all.iter().map(Cluster::name).collect();
-            format!(
-                "there is no cluster {name:?}; there are: {}",
-                names.join(", ")
-            )
-        })
+    all.iter().find(|cluster| cluster.name() == name).with_context(|| {
+        let names: Vec<&str> = all.iter().map(Cluster::name).collect();
+        format!("there is no cluster {name:?}; there are: {}", names.join(", "))
+    })
 }

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use tombolo_testbed::Testbed;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -14,9 +15,8 @@ pub struct Arguments {
     command: Vec<String>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<()> {
-    let testbed = super::existing()?;
-    let cluster = super::cluster(&testbed, &arguments.cluster)?;
+pub fn run(testbed: &Testbed, arguments: &Arguments) -> Result<()> {
+    let cluster = super::cluster(testbed, &arguments.cluster)?;
     let mut command = match arguments.command.split_first() {
         Some((program, rest)) => {
             let mut command = Command::new(program);
@@ -25,8 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         None => {
             let mut bash = Command::new("bash");
-            bash.args(["--norc", "--noprofile"])
-                .env("PS1", format!("{} \\w \\$ ", cluster.name()));
+            bash.args(["--norc", "--noprofile"]).env("PS1", format!("{} \\w \\$ ", cluster.name()));
             bash
         }
     };

@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::Api;
 use tombolo_testbed::{Cluster, KUBERNETES, Node, Testbed};
 
-pub fn run() -> Result<()> {
+pub fn run(testbed: &Testbed) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    print(&runtime, &super::existing()?)
+    print(&runtime, testbed)
 }
 
 pub fn print(runtime: &tokio::runtime::Runtime, testbed: &Testbed) -> Result<()> {
@@ -63,14 +63,9 @@ async fn ready_nodes(cluster: &Cluster) -> Option<Vec<String>> {
         let nodes: Api<NodeObject> = Api::all(cluster.client().await.ok()?);
         nodes.list(&kube::api::ListParams::default()).await.ok()
     };
-    let nodes = tokio::time::timeout(Duration::from_secs(3), ask)
-        .await
-        .ok()??;
+    let nodes = tokio::time::timeout(Duration::from_secs(3), ask).await.ok()??;
     let is_ready = |node: &NodeObject| {
-        let conditions = node
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_ref());
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions
             .into_iter()
             .flatten()

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use tombolo_testbed::{Cluster, ClusterSpec, MAX_CLUSTERS, MAX_NODES, Testbed, images};
 
 use super::bars::Bars;
-use super::{NAME, status};
+use super::status;
 use crate::image;
 
 #[derive(Debug, clap::Args)]
@@ -22,16 +22,17 @@ const CITIES: [&str; 12] = [
     "trieste", "florence",
 ];
 
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(name: &str, arguments: &Arguments) -> Result<()> {
+    tombolo_testbed::require_root()?;
     let runtime = tokio::runtime::Runtime::new()?;
     let bars = Bars::new();
-    let testbed = match Testbed::find(NAME, bars.progress())? {
+    let testbed = match Testbed::find(name, bars.progress())? {
         Some(testbed) => {
             same_shape(&testbed, arguments)?;
             runtime.block_on(testbed.repair())?;
             testbed
         }
-        None => runtime.block_on(start(arguments, &bars))?,
+        None => runtime.block_on(start(name, arguments, &bars))?,
     };
     for cluster in testbed.clusters() {
         cluster.give_to_caller()?;
@@ -42,14 +43,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-async fn start(arguments: &Arguments, bars: &Bars) -> Result<Testbed> {
+async fn start(name: &str, arguments: &Arguments, bars: &Bars) -> Result<Testbed> {
     let progress = bars.progress();
     // The toolbox is made of programs that may still have to be installed.
     tombolo_testbed::prepare(&progress)?;
     let toolbox = images::toolbox()?;
-    let mut builder = Testbed::builder(NAME).progress(progress).stays();
+    let mut builder = Testbed::builder(name).progress(progress).stays();
     for number in 0..usize::from(arguments.clusters) {
-        let spec = ClusterSpec::new(name(number)).nodes(arguments.nodes);
+        let spec = ClusterSpec::new(city(number)).nodes(arguments.nodes);
         let mut spec = spec.image(toolbox.clone());
         if image::is_static() {
             spec = spec.image(images::tombolo(&image::own_program()?));
@@ -59,7 +60,7 @@ async fn start(arguments: &Arguments, bars: &Bars) -> Result<Testbed> {
     Ok(builder.start().await?)
 }
 
-fn name(number: usize) -> String {
+fn city(number: usize) -> String {
     let city = CITIES.get(number).map(|&city| city.to_owned());
     city.unwrap_or_else(|| format!("city-{}", number + 1))
 }

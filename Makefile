@@ -1,0 +1,91 @@
+# `make` alone prints what there is to make.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE ?= $(if $(TOMBOLO_CACHE),$(TOMBOLO_CACHE),$(HOME)/.cache/tombolo)
+STATIC_TARGET := x86_64-unknown-linux-musl
+STATIC := target/$(STATIC_TARGET)/release/tombolo
+CARGO_DENY_VERSION := 0.20.2
+CARGO_DENY := $(CACHE)/tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
+
+# Clusters need root. What is built is built as the user; only what runs clusters runs through sudo.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env PATH="$$PATH")
+ON_CLUSTERS := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(AS_ROOT)'
+
+say = @printf '\n\033[1m%s\033[0m\n' "$(1)"
+
+.PHONY: help
+help: ## Print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: playground
+playground: $(STATIC) ## Start two real clusters on this machine, and say how to use them
+	$(STATIC) playground prepare
+	$(AS_ROOT) $(STATIC) playground up
+	@echo "  The program is $(CURDIR)/$(STATIC); put it into your PATH, or type its path."
+
+.PHONY: test
+test: lint test-unit prepare test-control-plane test-clusters ## Lint, then all tests: pure, on control planes, on whole clusters
+
+.PHONY: test-unit
+test-unit: ## Unit and property tests: no root, no clusters
+	$(call say,Unit and property tests)
+	cargo test --workspace --all-features --lib --bins
+	cargo test --workspace --doc
+
+.PHONY: test-control-plane
+test-control-plane: ## Tests against a real API server and etcd
+	$(call say,Tests on real control planes)
+	$(ON_CLUSTERS) cargo test --package tombolo-api --test '*'
+
+.PHONY: test-clusters
+test-clusters: $(STATIC) ## Tests on whole clusters
+	$(call say,Tests on real clusters)
+	$(ON_CLUSTERS) TOMBOLO_STATIC=$(CURDIR)/$(STATIC) \
+		cargo test --package tombolo-testbed --package tombolo --test '*'
+
+.PHONY: prepare
+prepare: ## Build and fetch what clusters are made of (minutes the first time, then nothing)
+	$(call say,What clusters are made of)
+	cargo run --package tombolo -- playground prepare
+
+.PHONY: lint
+lint: $(CARGO_DENY) ## Format, clippy, licences and duplicates, generated files, who may depend on whom
+	$(call say,Lint)
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features --locked -- --deny warnings
+	scripts/dependency-direction
+	cargo run --quiet --package tombolo-api --example crds -- --check crates/api/crds
+	$(CARGO_DENY) --log-level error check --hide-inclusion-graph bans licenses sources
+	scripts/advisories $(CARGO_DENY)
+
+.PHONY: bench
+bench: prepare ## Measure, and print ratios against something measured in the same run
+	$(ON_CLUSTERS) cargo bench --profile dev --package tombolo-testbed --bench start
+
+.PHONY: crds
+crds: ## Write the CRDs in crates/api/crds anew from the Rust types
+	cargo run --quiet --package tombolo-api --example crds -- crates/api/crds
+
+.PHONY: image
+image: $(STATIC) ## Write the product's container image, target/tombolo.tar
+	$(STATIC) image --output target/tombolo.tar
+
+.PHONY: clean
+clean: ## Remove all clusters of this machine, and what was built in this checkout
+	@if [ -x target/debug/tombolo ]; then $(AS_ROOT) target/debug/tombolo playground down --all; fi
+	cargo clean
+
+# The product is one static program. Cargo knows best whether it is up to date.
+.PHONY: $(STATIC)
+$(STATIC):
+	@scripts/static-toolchain $(STATIC_TARGET)
+	cargo build --release --locked --package tombolo --target $(STATIC_TARGET)
+
+$(CARGO_DENY):
+	$(call say,Build cargo-deny: once)
+	cargo install --locked --quiet --root $(CACHE)/tools/cargo-deny-$(CARGO_DENY_VERSION) \
+		--target-dir $(CACHE)/tools/build cargo-deny --version $(CARGO_DENY_VERSION)
+	rm -rf $(CACHE)/tools/build

@@ -1,0 +1,187 @@
+//! The playground as a user meets it: the program itself, run again and again.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tombolo_testbed::Machine;
+
+/// Beside a playground that the user of this machine may have.
+const NAME: &str = "test-playground";
+
+/// One playground at a time, and none left from an earlier failure.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    tombolo(&["down"]);
+    turn
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
+    command.args(["playground", "--name", NAME]).args(arguments);
+    command
+}
+
+fn tombolo(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the program can be run")
+}
+
+/// What it printed, when it worked.
+fn works(arguments: &[&str]) -> String {
+    let output = tombolo(arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What it complained about, when it refused.
+fn refuses(arguments: &[&str]) -> String {
+    let output = tombolo(arguments);
+    assert!(!output.status.success(), "{arguments:?} should be refused");
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+fn kubectl(cluster: &str, arguments: &[&str]) -> String {
+    works(&[&["shell", cluster, "--", "kubectl"], arguments].concat())
+}
+
+fn assert_unchanged(before: &Machine) {
+    let differences = before.differences(&Machine::look());
+    assert!(differences.is_empty(), "{differences:#?}");
+}
+
+/// The process id of a program of Kubernetes on a node, on this machine.
+fn pid_of(program: &str, namespace_suffix: &str) -> i32 {
+    let list = Command::new("sh")
+        .arg("-c")
+        .arg(format!(
+            "ip netns pids $(ip netns | awk '{{print $1}}' | grep -- '{namespace_suffix}$')"
+        ))
+        .output()
+        .unwrap();
+    let pids = String::from_utf8_lossy(&list.stdout).into_owned();
+    pids.lines()
+        .filter_map(|pid| pid.parse().ok())
+        .find(|pid| {
+            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            let command = command.unwrap_or_default();
+            command.split('\0').next().is_some_and(|path| path.ends_with(program))
+        })
+        .unwrap_or_else(|| panic!("{program} does not run in {namespace_suffix}: {pids}"))
+}
+
+fn kill(pid: i32, signal: &str) {
+    let sent = Command::new("kill").args([signal, &pid.to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+#[test]
+fn from_up_to_down() {
+    let _turn = alone();
+    let before = Machine::look();
+
+    let summary = works(&["up"]);
+    for line in ["rome-1", "milan-1", "Ready", "7 of 7", "playground shell rome"] {
+        assert!(summary.contains(line), "{line:?} is not in {summary}");
+    }
+
+    for cluster in ["rome", "milan"] {
+        let nodes = kubectl(cluster, &["get", "nodes", "--no-headers"]);
+        assert_eq!(nodes.lines().count(), 1, "{nodes}");
+        assert!(
+            nodes.starts_with(&format!("{cluster}-1 ")) && nodes.contains(" Ready "),
+            "{nodes}"
+        );
+        let pods = kubectl(cluster, &["get", "pods", "-A", "--no-headers"]);
+        assert!(pods.contains("coredns") && pods.contains("1/1"), "{pods}");
+    }
+
+    let path = works(&["kubeconfig", "milan"]);
+    assert!(std::path::Path::new(path.trim()).is_file(), "{path}");
+    assert!(works(&["status"]).contains("milan-1"));
+    assert!(works(&["logs"]).contains("kube-scheduler"));
+    assert!(works(&["logs", "rome-1", "kubelet"]).contains("Starting kubelet"));
+
+    let uid = ["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"];
+    let (uid_before, api_server) = (kubectl("rome", &uid), pid_of("kube-apiserver", "rome-1"));
+    works(&["up"]);
+    assert_eq!(kubectl("rome", &uid), uid_before, "asked twice, nothing is made anew");
+    assert_eq!(pid_of("kube-apiserver", "rome-1"), api_server, "nor started anew");
+
+    kill(pid_of("kube-scheduler", "rome-1"), "-KILL");
+    kill(pid_of("pause", "milan-1"), "-KILL");
+    let status = works(&["status"]);
+    assert!(status.contains("without kube-scheduler"), "{status}");
+    assert!(status.contains("down"), "{status}");
+    let repaired = works(&["up"]);
+    assert_eq!(repaired.matches(" Ready ").count(), 2, "{repaired}");
+    assert_eq!(kubectl("rome", &uid), uid_before);
+
+    assert_eq!(
+        refuses(&["kubeconfig", "turin"]),
+        "tombolo: there is no cluster \"turin\"; there are: rome, milan"
+    );
+    assert!(refuses(&["logs", "rome-2", "kubelet"]).contains("there are: rome-1, milan-1"));
+    assert!(refuses(&["logs", "rome-1", "kubectl"]).contains("it has: etcd, "));
+    assert!(refuses(&["up", "--clusters", "3"]).contains("`tombolo playground down` first"));
+
+    assert!(works(&["down"]).contains(NAME));
+    assert_unchanged(&before);
+    assert_eq!(works(&["down"]), "Nothing is running: nothing to remove.\n");
+    assert!(refuses(&["status"]).contains("no playground is running"));
+}
+
+/// Starts `up` and interrupts it when its nodes exist and its API servers are about to answer.
+fn interrupted_by(signal: &str) {
+    let mut up = command(&["up"]);
+    let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let booted = || {
+        let namespaces = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+        namespaces.filter(|entry| entry.file_name().to_string_lossy().ends_with("milan-1")).count()
+            > 0
+    };
+    while !booted() {
+        assert!(Instant::now() < deadline, "no node after a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill(i32::try_from(up.id()).unwrap(), signal);
+    assert!(!up.wait().unwrap().success());
+}
+
+#[test]
+fn interrupted_at_the_terminal_it_leaves_nothing() {
+    let _turn = alone();
+    let before = Machine::look();
+    interrupted_by("-INT");
+    assert_unchanged(&before);
+}
+
+#[test]
+fn after_kill_9_down_leaves_nothing() {
+    let _turn = alone();
+    let before = Machine::look();
+    interrupted_by("-KILL");
+    assert!(!before.differences(&Machine::look()).is_empty(), "nothing was interrupted");
+    assert!(works(&["down"]).contains(NAME));
+    assert_unchanged(&before);
+}
+
+#[test]
+fn somebody_else_than_root_is_told_to_use_sudo() {
+    let _turn = alone();
+    let nobody = 65534;
+    // Where anybody may run it.
+    let program = std::env::temp_dir().join(format!("tombolo-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_tombolo"), &program).unwrap();
+    let output =
+        Command::new(&program).args(["playground", "up"]).uid(nobody).gid(nobody).output().unwrap();
+    std::fs::remove_file(&program).unwrap();
+    assert!(!output.status.success());
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr).trim(),
+        "tombolo: clusters need root (network namespaces, mounts, cgroups): run it with sudo"
+    );
+}

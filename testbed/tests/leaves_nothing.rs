@@ -1,0 +1,120 @@
+//! However a testbed ends, the machine is as it was before. One test at a time: each compares the
+//! whole machine before and after.
+
+use std::path::PathBuf;
+
+use tokio::sync::{Mutex, MutexGuard};
+use tombolo_testbed::{Cache, ClusterSpec, Machine, Testbed, images};
+
+async fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
+fn assert_unchanged(before: &Machine) {
+    let differences = before.differences(&Machine::look());
+    assert!(differences.is_empty(), "{differences:#?}");
+}
+
+fn failures() -> Vec<PathBuf> {
+    let dir = Cache::of_this_user().unwrap().path("failures");
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+#[tokio::test]
+async fn dropped_after_pods_have_run() {
+    let _turn = alone().await;
+    let before = Machine::look();
+    let toolbox = images::toolbox().unwrap();
+    let rome = ClusterSpec::new("rome").image(toolbox);
+    let bed = Testbed::builder("dropped").cluster(rome).start().await.unwrap();
+    let rome = bed.cluster("rome");
+    rome.apply(include_str!("manifests/web.yaml").replace("replicas: 2", "replicas: 1").as_str())
+        .await
+        .unwrap();
+    rome.deployed("default", "web").await.unwrap();
+    let during = before.differences(&Machine::look());
+    for kind in ["network namespace", "link", "cgroup", "process", "testbed state"] {
+        let found = during.iter().any(|line| line.starts_with(&format!("new: {kind} ")));
+        assert!(found, "the comparison is blind to a {kind}: {during:#?}");
+    }
+    drop(bed);
+    assert_unchanged(&before);
+}
+
+#[tokio::test]
+async fn after_a_test_has_panicked_and_its_logs_are_kept() {
+    let _turn = alone().await;
+    let before = (Machine::look(), failures());
+    let test = tokio::spawn(async {
+        let rome = ClusterSpec::new("rome").control_plane_only();
+        let bed = Testbed::builder("panics").cluster(rome).start().await.unwrap();
+        assert!(bed.clusters().is_empty(), "this failure is on purpose");
+    });
+    assert!(test.await.unwrap_err().is_panic());
+    assert_unchanged(&before.0);
+
+    let kept: Vec<PathBuf> = failures().into_iter().filter(|dir| !before.1.contains(dir)).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    for file in ["rome-1/kube-apiserver.log", "rome-1/etcd.log", "rome/namespaces.yaml"] {
+        let text = std::fs::read_to_string(kept[0].join(file)).unwrap_or_default();
+        assert!(!text.is_empty(), "{file} is missing or empty in {kept:?}");
+    }
+    std::fs::remove_dir_all(&kept[0]).unwrap();
+}
+
+#[tokio::test]
+async fn after_a_start_that_failed() {
+    let _turn = alone().await;
+    let before = (Machine::look(), failures());
+    let wrong = ClusterSpec::new("rome").control_plane_only().api_server_flag("--no-such-flag");
+    let error = Testbed::builder("fails").cluster(wrong).start().await.unwrap_err().to_string();
+    assert!(error.starts_with("kube-apiserver on rome-1 ended while starting"), "{error}");
+    assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
+    assert_unchanged(&before.0);
+    for dir in failures().iter().filter(|dir| !before.1.contains(dir)) {
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_work_is_refused_before_anything_is_made() {
+    let _turn = alone().await;
+    let before = Machine::look();
+    let start = async |bed: tombolo_testbed::TestbedBuilder| {
+        let refused = bed.start().await.map(drop);
+        refused.unwrap_err().to_string()
+    };
+    let rome = || ClusterSpec::new("rome");
+    let twice = Testbed::builder("x").cluster(rome()).cluster(rome());
+    assert_eq!(start(twice).await, "two clusters are called \"rome\"");
+    assert_eq!(start(Testbed::builder("x")).await, "0 clusters, but a testbed has 1 to 30");
+    assert_unchanged(&before);
+}
+
+#[tokio::test]
+async fn two_testbeds_at_a_time_do_not_meet() {
+    let _turn = alone().await;
+    let before = Machine::look();
+    let start = |name| {
+        let rome = ClusterSpec::new("rome").control_plane_only();
+        Testbed::builder(name).cluster(rome).start()
+    };
+    let (one, two) = tokio::join!(start("one"), start("two"));
+    let (one, two) = (one.unwrap(), two.unwrap());
+    let (here, there) = (one.cluster("rome").node(1), two.cluster("rome").node(1));
+    assert_ne!(here.address(), there.address());
+    assert_ne!(here.network_namespace(), there.network_namespace());
+
+    let address = there.address().to_string();
+    assert!(here.run(&["ping", "-c", "1", "-W", "1", &address]).await.is_err());
+    one.cluster("rome").kubectl(&["create", "namespace", "only-one"]).await.unwrap();
+    assert!(two.cluster("rome").kubectl(&["get", "namespace", "only-one"]).await.is_err());
+
+    drop(one);
+    let namespaces = two.cluster("rome").kubectl(&["get", "namespaces"]).await.unwrap();
+    assert!(namespaces.contains("kube-system"), "{namespaces}");
+    drop(two);
+    assert_unchanged(&before);
+}

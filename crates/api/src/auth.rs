@@ -1,0 +1,135 @@
+//! The JSON of the auth service: what a cluster tells about itself, and how another one gets an
+//! identity there.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterId, ClusterName};
+
+/// What anybody may know about a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterInfo {
+    /// Its id.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+
+    /// Its name.
+    pub cluster_name: ClusterName,
+
+    /// URL of its API server.
+    pub api_server_url: String,
+
+    /// Certificates, in PEM, by which to trust its API server. Unset: those of the system.
+    #[serde(rename = "apiServerCA", skip_serializing_if = "Option::is_none")]
+    pub api_server_ca: Option<String>,
+}
+
+/// A request for an identity.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IdentityRequest {
+    /// Id of the cluster that asks.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+
+    /// The token of the cluster that is asked. Unset or empty: it is hoped to need none.
+    #[serde(default)]
+    pub token: Confidential,
+}
+
+/// An identity.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IdentityResponse {
+    /// A kubeconfig with the URL of the API server and the credentials.
+    pub kubeconfig: Confidential,
+}
+
+/// A token or a kubeconfig: a text that must not be seen. It can be sent, compared and, by
+/// [`reveal`](Self::reveal), used; it is never shown for debugging.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Confidential(String);
+
+impl Confidential {
+    /// The text itself. Whoever calls this answers for where it goes.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether there is no text at all, as in a request without a token.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<String> for Confidential {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// In a time that does not tell where the texts differ.
+impl PartialEq for Confidential {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (self.0.as_bytes(), other.0.as_bytes());
+        let differing = a.iter().zip(b).fold(0, |bits, (a, b)| bits | (a ^ b));
+        a.len() == b.len() && std::hint::black_box(differing) == 0
+    }
+}
+
+impl Eq for Confidential {}
+
+impl fmt::Debug for Confidential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_empty() { "(empty)" } else { "(hidden)" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUEST: &str = r#"{"clusterID":"cluster-1","token":"s3cret"}"#;
+
+    #[test]
+    fn a_request_is_read_and_written_as_printed() {
+        let request: IdentityRequest = serde_json::from_str(REQUEST).unwrap();
+        assert_eq!(request.token.reveal(), "s3cret");
+        assert_eq!(serde_json::to_string(&request).unwrap(), REQUEST);
+    }
+
+    #[test]
+    fn a_request_needs_no_token() {
+        let request: IdentityRequest =
+            serde_json::from_str(r#"{"clusterID": "cluster-1"}"#).unwrap();
+        assert!(request.token.is_empty());
+    }
+
+    #[test]
+    fn a_request_needs_a_valid_id() {
+        let error = serde_json::from_str::<IdentityRequest>(r#"{"clusterID": "../.."}"#)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("is not a cluster id"), "{error}");
+    }
+
+    #[test]
+    fn what_is_confidential_is_never_shown() {
+        let request: IdentityRequest = serde_json::from_str(REQUEST).unwrap();
+        let response = IdentityResponse { kubeconfig: "s3cret".to_owned().into() };
+        let shown = format!("{request:?} {request:#?} {response:?} {response:#?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        let token = |text: &str| Confidential::from(text.to_owned());
+        assert_eq!(token("abc"), token("abc"));
+        assert_ne!(token("abc"), token("abd"));
+        assert_ne!(token("abc"), token("ab"));
+        assert_ne!(token(""), token("a"));
+    }
+}

@@ -1,0 +1,166 @@
+//! Networks, and the networks that they are remapped to.
+
+use std::{fmt, str::FromStr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::schema;
+
+/// A network, IPv4 or IPv6, without host bits: `10.0.0.0/16`, not `10.0.0.1/16`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Cidr(IpNet);
+
+/// What a network is called by the cluster on the other side: `None` where it keeps its own
+/// addresses, else the network of the same size that stands for it there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum NatCidr {
+    /// Not remapped.
+    #[default]
+    None,
+    /// Remapped to this network.
+    Remapped(Cidr),
+}
+
+/// A text that is no [`Cidr`] or no [`NatCidr`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotACidr {
+    /// It can't be read.
+    #[error("{0:?} is not a network such as 10.0.0.0/16 or fd00::/48")]
+    Unreadable(String),
+    /// It is the address of a host.
+    #[error("{0} is an address in the network {net}: write {net}", net = .0.trunc())]
+    HostBits(IpNet),
+}
+
+impl Cidr {
+    /// The network, for arithmetic.
+    pub fn net(self) -> IpNet {
+        self.0
+    }
+}
+
+impl NatCidr {
+    /// The network that stands for `real`.
+    pub fn or(self, real: Cidr) -> Cidr {
+        match self {
+            NatCidr::None => real,
+            NatCidr::Remapped(cidr) => cidr,
+        }
+    }
+}
+
+impl TryFrom<IpNet> for Cidr {
+    type Error = NotACidr;
+
+    fn try_from(net: IpNet) -> Result<Self, NotACidr> {
+        if net == net.trunc() { Ok(Self(net)) } else { Err(NotACidr::HostBits(net)) }
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = NotACidr;
+
+    fn from_str(text: &str) -> Result<Self, NotACidr> {
+        let net: IpNet = text.parse().map_err(|_| NotACidr::Unreadable(text.to_owned()))?;
+        net.try_into()
+    }
+}
+
+impl FromStr for NatCidr {
+    type Err = NotACidr;
+
+    fn from_str(text: &str) -> Result<Self, NotACidr> {
+        match text {
+            NONE => Ok(NatCidr::None),
+            _ => text.parse().map(NatCidr::Remapped),
+        }
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for NatCidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NatCidr::None => f.write_str(NONE),
+            NatCidr::Remapped(cidr) => cidr.fmt(f),
+        }
+    }
+}
+
+const NONE: &str = "None";
+
+macro_rules! as_text {
+    ($type:ident, $schema:path) => {
+        impl TryFrom<String> for $type {
+            type Error = NotACidr;
+
+            fn try_from(text: String) -> Result<Self, NotACidr> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+
+        schema::checked_by!($type, $schema);
+    };
+}
+
+as_text!(Cidr, schema::cidr);
+as_text!(NatCidr, schema::nat_cidr);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_families_are_read() {
+        for good in ["10.0.0.0/16", "0.0.0.0/0", "fd00::/48", "10.1.2.3/32"] {
+            assert_eq!(good.parse::<Cidr>().unwrap().to_string(), good);
+        }
+    }
+
+    #[test]
+    fn whatever_the_api_server_takes_is_read() {
+        for odd in ["1:2:3:4:5:6:7::/112", "::1.2.3.0/120", "FD00::/8", "0::0/0", "::/0"] {
+            odd.parse::<Cidr>().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_host_address_is_no_network() {
+        let error = "10.0.0.1/16".parse::<Cidr>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "10.0.0.1/16 is an address in the network 10.0.0.0/16: write 10.0.0.0/16"
+        );
+        assert!("10.0.0.0".parse::<Cidr>().is_err());
+        assert!("10.0.0.0/33".parse::<Cidr>().is_err());
+    }
+
+    #[test]
+    fn none_keeps_the_real_network() {
+        let real = "10.0.0.0/16".parse().unwrap();
+        assert_eq!("None".parse::<NatCidr>().unwrap().or(real), real);
+        let nat: NatCidr = "10.9.0.0/16".parse().unwrap();
+        assert_eq!(nat.or(real).to_string(), "10.9.0.0/16");
+        assert!("none".parse::<NatCidr>().is_err());
+    }
+
+    #[test]
+    fn json_is_the_text() {
+        let nat: NatCidr = serde_json::from_str("\"None\"").unwrap();
+        assert_eq!(serde_json::to_string(&nat).unwrap(), "\"None\"");
+    }
+}

@@ -1,0 +1,287 @@
+//! [`ForeignCluster`]: another cluster, and how far the peering with it has come.
+
+use std::{fmt, str::FromStr};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterIdentity, Fingerprint, Reference};
+
+/// What is wanted of the other cluster.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "discovery.liqo.io",
+    version = "v1alpha1",
+    kind = "ForeignCluster",
+    doc = "ForeignCluster is another cluster: where its auth service is, whether to peer with \
+           it, and how far that has come.",
+    status = "ForeignClusterStatus",
+    derive = "PartialEq",
+    category = "liqo",
+    shortname = "fc",
+    selectable = ".spec.clusterIdentity.clusterID",
+    printcolumn(
+        name = "Type",
+        type_ = "string",
+        json_path = ".metadata.labels.discovery\\.liqo\\.io/discovery-type",
+        description = "How the cluster was discovered"
+    ),
+    printcolumn(
+        name = "Outgoing",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"OutgoingPeering\")].status",
+        description = "Whether pods of this cluster can run there"
+    ),
+    printcolumn(
+        name = "Incoming",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"IncomingPeering\")].status",
+        description = "Whether pods from there can run in this cluster"
+    ),
+    printcolumn(
+        name = "Network",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"TunnelEndpoint\")].status",
+        description = "Whether the tunnel is up"
+    ),
+    printcolumn(
+        name = "Auth",
+        type_ = "string",
+        json_path = ".status.authStatus",
+        description = "Whether that cluster has given this one an identity"
+    ),
+    printcolumn(
+        name = "API Server",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"APIServer\")].status",
+        description = "Whether that cluster's API server answers",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Cluster ID",
+        type_ = "string",
+        json_path = ".spec.clusterIdentity.clusterID",
+        priority = 1
+    ),
+    printcolumn(name = "Auth URL", type_ = "string", json_path = ".spec.authUrl", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ForeignClusterSpec {
+    /// URL of the other cluster's auth service. It is all that has to be given.
+    #[schemars(schema_with = "crate::schema::auth_url")]
+    pub auth_url: String,
+
+    /// Whether to peer: true starts an outgoing peering, false ends it.
+    #[serde(default)]
+    pub join: bool,
+
+    /// Who the other cluster is. Filled in with what its auth service answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_identity: Option<ClusterIdentity>,
+
+    /// Seconds after which an entry found by LAN or WAN discovery goes, unless it is seen again.
+    #[schemars(range(min = 1, max = 2_147_483_647))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u32>,
+
+    /// SHA-256 fingerprint of the certificate that the auth service has to show: 64 hexadecimal
+    /// digits, with or without colons. Unset: the certificate is not pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
+}
+
+/// How far the peering has come. Every field can be left out, since several controllers each
+/// apply their own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ForeignClusterStatus {
+    /// Whether the other cluster has given this one an identity.
+    #[schemars(default = "pending")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth_status: Option<AuthStatus>,
+
+    /// The namespaces that hold what this peering needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_namespace: Option<TenantNamespace>,
+
+    /// The peering by which pods of this cluster run there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outgoing: Option<Peering>,
+
+    /// The peering by which pods from there run in this cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incoming: Option<Peering>,
+
+    /// What the network between the two needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+
+    /// Authenticated, OutgoingPeering, IncomingPeering, TunnelEndpoint, APIServer.
+    #[schemars(schema_with = "crate::schema::conditions")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Whether the other cluster has given this one an identity: Pending (not asked yet), Accepted,
+/// EmptyRefused (it wants a token) or Refused (it does not take the token).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AuthStatus {
+    /// Not asked yet.
+    Pending,
+    /// There is an identity.
+    Accepted,
+    /// Asked without a token, and refused: it waits for one.
+    EmptyRefused,
+    /// Asked with a token, and refused.
+    Refused,
+}
+
+/// The namespaces of one peering, one on each side.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TenantNamespace {
+    /// The namespace in this cluster.
+    #[schemars(schema_with = "crate::schema::namespace")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<String>,
+
+    /// The namespace in the other cluster.
+    #[schemars(schema_with = "crate::schema::namespace")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
+}
+
+/// One direction of a peering.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Peering {
+    /// Whether the peering is established.
+    #[serde(default)]
+    pub peered: bool,
+
+    /// The ResourceRequest that asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peering_request: Option<Reference>,
+}
+
+/// What the network between two clusters needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Network {
+    /// The NetworkConfig of this cluster, for the other one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_network_config: Option<Related>,
+
+    /// The NetworkConfig of the other cluster, for this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_network_config: Option<Related>,
+
+    /// The TunnelEndpoint made of both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel_endpoint: Option<Related>,
+}
+
+/// Whether an object is there, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Related {
+    /// Whether the object is there.
+    #[serde(default)]
+    pub available: bool,
+
+    /// Where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
+}
+
+/// The types of a ForeignCluster's conditions.
+pub mod condition {
+    /// The other cluster has given this one an identity.
+    pub const AUTHENTICATED: &str = "Authenticated";
+    /// Pods of this cluster can run there.
+    pub const OUTGOING_PEERING: &str = "OutgoingPeering";
+    /// Pods from there can run in this cluster.
+    pub const INCOMING_PEERING: &str = "IncomingPeering";
+    /// The tunnel is up.
+    pub const TUNNEL_ENDPOINT: &str = "TunnelEndpoint";
+    /// The other cluster's API server answers.
+    pub const API_SERVER: &str = "APIServer";
+}
+
+/// How a cluster was discovered: the value of the label
+/// [`DISCOVERY_TYPE_LABEL`](crate::names::DISCOVERY_TYPE_LABEL).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscoveryType {
+    /// By mDNS.
+    Lan,
+    /// By a SearchDomain.
+    Wan,
+    /// Somebody made the ForeignCluster.
+    Manual,
+    /// It asked for a peering. A weak method: any other takes the entry over.
+    IncomingPeering,
+}
+
+/// A text that is no [`DiscoveryType`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a discovery type: LAN, WAN, Manual or IncomingPeering")]
+pub struct UnknownDiscoveryType(String);
+
+impl DiscoveryType {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Lan, Self::Wan, Self::Manual, Self::IncomingPeering];
+
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lan => "LAN",
+            Self::Wan => "WAN",
+            Self::Manual => "Manual",
+            Self::IncomingPeering => "IncomingPeering",
+        }
+    }
+}
+
+impl fmt::Display for DiscoveryType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for DiscoveryType {
+    type Err = UnknownDiscoveryType;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDiscoveryType> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| UnknownDiscoveryType(text.to_owned()))
+    }
+}
+
+fn pending() -> Option<AuthStatus> {
+    Some(AuthStatus::Pending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discovery_types_are_read_as_they_are_written() {
+        for kind in DiscoveryType::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        let error = "lan".parse::<DiscoveryType>().unwrap_err();
+        assert!(error.to_string().contains("LAN, WAN, Manual"));
+    }
+
+    #[test]
+    fn an_auth_url_is_enough() {
+        let spec: ForeignClusterSpec =
+            serde_json::from_str(r#"{"authUrl": "https://auth.example.com"}"#).unwrap();
+        assert!(!spec.join);
+        assert_eq!(spec.cluster_identity, None);
+    }
+}

@@ -1,0 +1,14 @@
+//! `discovery.liqo.io`: which other clusters there are, and the request to peer with one.
+
+mod foreign_cluster;
+mod resource_request;
+mod search_domain;
+
+pub use foreign_cluster::{
+    AuthStatus, DiscoveryType, ForeignCluster, ForeignClusterSpec, ForeignClusterStatus, Network,
+    Peering, Related, TenantNamespace, UnknownDiscoveryType, condition,
+};
+pub use resource_request::{
+    RequestState, ResourceRequest, ResourceRequestSpec, ResourceRequestStatus,
+};
+pub use search_domain::{FoundCluster, SearchDomain, SearchDomainSpec, SearchDomainStatus};

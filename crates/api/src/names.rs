@@ -1,0 +1,138 @@
+//! Names that clusters, components and users agree on.
+
+use crate::{ClusterId, ClusterName};
+
+/// Namespace of the components and of what belongs to no single peer.
+pub const NAMESPACE: &str = "liqo";
+
+/// Secret, in [`NAMESPACE`], with the token that other clusters have to show.
+pub const AUTH_TOKEN_SECRET: &str = "auth-token";
+
+/// Key of the token in [`AUTH_TOKEN_SECRET`] and in Secrets with [`AUTH_TOKEN_LABEL`].
+pub const AUTH_TOKEN_KEY: &str = "token";
+
+/// Label of a Secret that holds the token to show to another cluster. Its value is empty; which
+/// cluster, [`CLUSTER_ID_LABEL`] says.
+pub const AUTH_TOKEN_LABEL: &str = "discovery.liqo.io/auth-token";
+
+/// Label with the id of the cluster that an object is about.
+pub const CLUSTER_ID_LABEL: &str = "discovery.liqo.io/cluster-id";
+
+/// Label of a ForeignCluster: how it was discovered, a
+/// [`DiscoveryType`](crate::discovery::DiscoveryType).
+pub const DISCOVERY_TYPE_LABEL: &str = "discovery.liqo.io/discovery-type";
+
+/// Annotation of a ForeignCluster: when discovery last saw it, as RFC 3339 has it.
+pub const LAST_UPDATE_ANNOTATION: &str = "discovery.liqo.io/last-update-time";
+
+/// Finalizer of objects whose deletion has to be cleaned up after.
+pub const FINALIZER: &str = "liqo.io/finalizer";
+
+/// Name of the one ClusterConfig.
+pub const CLUSTER_CONFIG: &str = "cluster";
+
+/// Name of the one NamespaceOffloading in a namespace.
+pub const NAMESPACE_OFFLOADING: &str = "offloading";
+
+/// Label of a namespace, with the value [`ENABLED`]: the quick way to offload it, with defaults.
+pub const ENABLED_LABEL: &str = "liqo.io/enabled";
+
+/// Value of [`ENABLED_LABEL`].
+pub const ENABLED: &str = "true";
+
+/// Label of a virtual node, with the value [`VIRTUAL_NODE`].
+pub const TYPE_LABEL: &str = "liqo.io/type";
+
+/// Value of [`TYPE_LABEL`].
+pub const VIRTUAL_NODE: &str = "virtual-node";
+
+/// Key of the taint of virtual nodes, with the value `true` and the effect `NoExecute`: only pods
+/// that are to be offloaded tolerate it.
+pub const VIRTUAL_NODE_TAINT: &str = "virtual-node.liqo.io/not-allowed";
+
+/// Label of an offloaded pod in the cluster that hosts it, with the value [`SHADOW_POD`].
+pub const MANAGED_BY_LABEL: &str = "liqo.io/managed-by";
+
+/// Value of [`MANAGED_BY_LABEL`].
+pub const SHADOW_POD: &str = "shadowpod";
+
+/// Label of an EndpointSlice: who manages it. Reflected ones have the value
+/// [`ENDPOINT_SLICE_REFLECTION`], so that Kubernetes leaves them alone.
+pub const ENDPOINT_SLICE_MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
+
+/// Value of [`ENDPOINT_SLICE_MANAGED_BY_LABEL`].
+pub const ENDPOINT_SLICE_REFLECTION: &str = "endpointslice.reflection.liqo.io";
+
+/// Label of an EndpointSlice and of a ShadowEndpointSlice: the Service that it belongs to.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// Label of what is reflected: id of the cluster that it comes from.
+pub const ORIGIN_LABEL: &str = "virtualkubelet.liqo.io/origin";
+
+/// Label of what is reflected: id of the cluster that it goes to.
+pub const DESTINATION_LABEL: &str = "virtualkubelet.liqo.io/destination";
+
+/// Variable in every container of an offloaded pod: id of the cluster that it runs in.
+pub const CLUSTER_ID_ENV: &str = "LIQO_CLUSTER_ID";
+
+/// Service, in [`NAMESPACE`], of the address service ([`crate::ipam`]).
+pub const IPAM_SERVICE: &str = "liqo-network-manager";
+
+/// Port of [`IPAM_SERVICE`].
+pub const IPAM_PORT: u16 = 6000;
+
+/// DNS-SD service by which clusters of a local network find each other's auth service.
+pub const MDNS_SERVICE: &str = "_liqo_auth._tcp.local";
+
+/// Annotation of a ServiceExport: whether the service gets a clusterset IP.
+pub const USE_CLUSTERSET_IP_ANNOTATION: &str = "lighthouse.submariner.io/use-clusterset-ip";
+
+/// Annotation of a ServiceImport: id of the cluster that allocated its clusterset IP.
+pub const CLUSTERSET_IP_ALLOCATED_BY_ANNOTATION: &str =
+    "lighthouse.submariner.io/clusterset-ip-allocated-by";
+
+/// Name of the virtual node for a cluster. `taken` says which names nodes have that stand for
+/// something else.
+pub fn virtual_node(name: &ClusterName, id: &ClusterId, taken: impl Fn(&str) -> bool) -> String {
+    let node = format!("liqo-{name}");
+    if taken(&node) { format!("{node}-{}", id.short()) } else { node }
+}
+
+/// Name of the namespace, on either side, with what a peering with this cluster needs.
+pub fn tenant_namespace(name: &ClusterName) -> String {
+    format!("liqo-tenant-{name}")
+}
+
+/// Name of the twin, in another cluster, of a namespace that is offloaded with `DefaultName`.
+pub fn default_remote_namespace(namespace: &str, home: &ClusterName) -> String {
+    format!("{namespace}-{home}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_virtual_node_is_called_after_its_cluster() {
+        let name = "rome".parse().unwrap();
+        let id = "9f0f1f3e-9f2c-4b6a-8d7e-0c4a7b0f2c11".parse().unwrap();
+        assert_eq!(virtual_node(&name, &id, |_| false), "liqo-rome");
+        let taken = |node: &str| node == "liqo-rome";
+        assert_eq!(virtual_node(&name, &id, taken), "liqo-rome-9f0f1");
+    }
+
+    #[test]
+    fn the_longest_name_still_makes_dns_labels() {
+        let name: ClusterName = "n".repeat(ClusterName::MAX_LEN).parse().unwrap();
+        let id = "i".repeat(ClusterId::MAX_LEN).parse().unwrap();
+        assert!(virtual_node(&name, &id, |_| true).len() <= 63);
+        assert!(tenant_namespace(&name).len() + "-12345".len() <= 63);
+    }
+
+    #[test]
+    fn namespaces_are_called_after_the_cluster() {
+        let rome = "rome".parse().unwrap();
+        assert_eq!(tenant_namespace(&rome), "liqo-tenant-rome");
+        assert_eq!(default_remote_namespace("shop", &rome), "shop-rome");
+    }
+}

@@ -1,0 +1,258 @@
+//! [`IpamStorage`]: what the address service remembers.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use k8s_openapi::ByteString;
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Cidr, ClusterId, NatCidr,
+    schema::{disjoint, is_canonical_ip, is_cluster_id, rule, same_size},
+};
+
+/// A part of what the address service remembers: it is spread over several objects.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "net.liqo.io",
+    version = "v1alpha1",
+    kind = "IpamStorage",
+    doc = "IpamStorage is what the address service remembers: this cluster's networks, those of \
+           its peers, and the addresses given to endpoints. It is spread over several objects. \
+           Not for editing by hand.",
+    derive = "PartialEq",
+    category = "liqo",
+    shortname = "ipam",
+    printcolumn(name = "Pods", type_ = "string", json_path = ".spec.podCIDR"),
+    printcolumn(name = "Services", type_ = "string", json_path = ".spec.serviceCIDR"),
+    printcolumn(name = "External", type_ = "string", json_path = ".spec.externalCIDR"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(
+    validation = Rule::new(format!(
+        "!has(self.podCIDR) || !has(self.serviceCIDR) || {}",
+        disjoint("self.podCIDR", "self.serviceCIDR")
+    ))
+    .message("serviceCIDR must not overlap podCIDR")
+    .field_path(".serviceCIDR"),
+    validation = Rule::new(format!(
+        "!has(self.podCIDR) || !has(self.externalCIDR) || {}",
+        disjoint("self.podCIDR", "self.externalCIDR")
+    ))
+    .message("externalCIDR must not overlap podCIDR")
+    .field_path(".externalCIDR"),
+    validation = Rule::new(format!(
+        "!has(self.serviceCIDR) || !has(self.externalCIDR) || {}",
+        disjoint("self.serviceCIDR", "self.externalCIDR")
+    ))
+    .message("externalCIDR must not overlap serviceCIDR")
+    .field_path(".externalCIDR")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct IpamStorageSpec {
+    /// Not used.
+    #[schemars(schema_with = "prefixes")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prefixes: BTreeMap<String, ByteString>,
+
+    /// Networks from which other clusters' networks are remapped.
+    #[schemars(schema_with = "crate::schema::cidrs")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<Cidr>,
+
+    /// Networks of and for each peer, by its cluster id.
+    #[schemars(schema_with = "by_cluster::<Subnets>")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cluster_subnets: BTreeMap<ClusterId, Subnets>,
+
+    /// Network by which this cluster gives addresses to what is not one of its pods.
+    #[serde(rename = "externalCIDR", skip_serializing_if = "Option::is_none")]
+    pub external_cidr: Option<Cidr>,
+
+    /// Addresses given to endpoints that are not pods of this cluster, by the endpoint's own
+    /// address.
+    #[schemars(schema_with = "endpoint_mappings")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub endpoint_mappings: BTreeMap<IpAddr, EndpointMapping>,
+
+    /// Not used.
+    #[schemars(schema_with = "by_cluster::<ConfiguredCluster>")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nat_mappings_configured: BTreeMap<ClusterId, ConfiguredCluster>,
+
+    /// Network of this cluster's pods.
+    #[serde(rename = "podCIDR", skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<Cidr>,
+
+    /// Network of this cluster's services.
+    #[serde(rename = "serviceCIDR", skip_serializing_if = "Option::is_none")]
+    pub service_cidr: Option<Cidr>,
+}
+
+/// The networks of and for one peer. "None" is: not remapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new(format!(
+        "!has(self.remotePodCIDR) || {}", same_size("self.remoteNATPodCIDR", "self.remotePodCIDR")
+    ))
+    .message("remoteNATPodCIDR must be as large as remotePodCIDR, or None")
+    .field_path(".remoteNATPodCIDR"),
+    validation = Rule::new(format!(
+        "!has(self.remoteExternalCIDR) || {}",
+        same_size("self.remoteNATExternalCIDR", "self.remoteExternalCIDR")
+    ))
+    .message("remoteNATExternalCIDR must be as large as remoteExternalCIDR, or None")
+    .field_path(".remoteNATExternalCIDR")
+)]
+pub struct Subnets {
+    /// What the peer calls this cluster's pods' network.
+    #[serde(rename = "localNATPodCIDR", default)]
+    pub local_nat_pod_cidr: NatCidr,
+
+    /// What the peer calls this cluster's external network.
+    #[serde(rename = "localNATExternalCIDR", default)]
+    pub local_nat_external_cidr: NatCidr,
+
+    /// Network of the peer's pods, as the peer calls it.
+    #[serde(rename = "remotePodCIDR", skip_serializing_if = "Option::is_none")]
+    pub remote_pod_cidr: Option<Cidr>,
+
+    /// External network of the peer, as the peer calls it.
+    #[serde(rename = "remoteExternalCIDR", skip_serializing_if = "Option::is_none")]
+    pub remote_external_cidr: Option<Cidr>,
+
+    /// What this cluster calls the peer's pods' network.
+    #[serde(rename = "remoteNATPodCIDR", default)]
+    pub remote_nat_pod_cidr: NatCidr,
+
+    /// What this cluster calls the peer's external network.
+    #[serde(rename = "remoteNATExternalCIDR", default)]
+    pub remote_nat_external_cidr: NatCidr,
+}
+
+/// The address given to one endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointMapping {
+    /// An address of this cluster's external network.
+    pub ip: IpAddr,
+
+    /// The clusters to which the endpoint is reflected, by their ids.
+    pub cluster_mappings: BTreeMap<ClusterId, ClusterMapping>,
+}
+
+/// Nothing: the key says it all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClusterMapping {}
+
+/// Nothing: the key says it all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfiguredCluster {}
+
+impl Subnets {
+    /// What this cluster calls the peer's pods' network, once that is known.
+    pub fn our_name_for_pods(&self) -> Option<Cidr> {
+        Some(self.remote_nat_pod_cidr.or(self.remote_pod_cidr?))
+    }
+
+    /// What this cluster calls the peer's external network, once that is known.
+    pub fn our_name_for_external(&self) -> Option<Cidr> {
+        Some(self.remote_nat_external_cidr.or(self.remote_external_cidr?))
+    }
+}
+
+fn by_cluster<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": generator.subschema_for::<T>(),
+        "maxProperties": 1024,
+        "x-kubernetes-map-type": "atomic",
+        "x-kubernetes-validations": [rule(
+            &format!("self.all(id, {})", is_cluster_id("id")),
+            "every key must be a cluster id: lower-case letters, digits and '-'",
+        )],
+    })
+}
+
+fn prefixes(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": { "type": "string", "format": "byte" },
+        "x-kubernetes-map-type": "atomic",
+    })
+}
+
+/// One rule for the whole map, not one for each entry: it is evaluated at every mapping made.
+fn endpoint_mappings(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {
+            "type": "object",
+            "required": ["ip", "clusterMappings"],
+            "properties": {
+                "ip": {
+                    "description": "An address of this cluster's external network.",
+                    "type": "string",
+                    "maxLength": 45,
+                },
+                "clusterMappings": {
+                    "description": "The clusters to which the endpoint is reflected, by their ids.",
+                    "type": "object",
+                    "additionalProperties": { "type": "object" },
+                    "maxProperties": 512,
+                    "x-kubernetes-map-type": "atomic",
+                },
+            },
+        },
+        "maxProperties": 1024,
+        "x-kubernetes-map-type": "atomic",
+        "x-kubernetes-validations": [
+            rule(
+                &format!(
+                    "self.all(from, {} && isIP(self[from].ip))",
+                    is_canonical_ip("from")
+                ),
+                "every key must be an address in its usual form, such as 10.0.0.5 or 2001:db8::5, \
+                 and every ip an address",
+            ),
+            rule(
+                &format!(
+                    "self.all(from, self[from].clusterMappings.all(id, {}))",
+                    is_cluster_id("id")
+                ),
+                "every key of clusterMappings must be a cluster id: lower-case letters, digits \
+                 and '-'",
+            ),
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_called_by_its_own_network_unless_remapped() {
+        let mut subnets = Subnets::default();
+        assert_eq!(subnets.our_name_for_pods(), None);
+        subnets.remote_pod_cidr = Some("10.0.0.0/16".parse().unwrap());
+        assert_eq!(subnets.our_name_for_pods(), subnets.remote_pod_cidr);
+        subnets.remote_nat_pod_cidr = "10.9.0.0/16".parse().unwrap();
+        let name = subnets.our_name_for_pods().unwrap();
+        assert_eq!(name.to_string(), "10.9.0.0/16");
+    }
+
+    #[test]
+    fn a_mapping_is_read_as_the_listing_has_it() {
+        let spec: IpamStorageSpec = serde_json::from_str(
+            r#"{"endpointMappings":
+                {"10.1.0.5": {"ip": "192.168.0.45", "clusterMappings": {"cluster-1": {}}}}}"#,
+        )
+        .unwrap();
+        let from: IpAddr = "10.1.0.5".parse().unwrap();
+        let mapping = &spec.endpoint_mappings[&from];
+        assert_eq!(mapping.ip.to_string(), "192.168.0.45");
+        assert_eq!(mapping.cluster_mappings.len(), 1);
+    }
+}

@@ -1,0 +1,13 @@
+//! `virtualkubelet.liqo.io`: what offloading and reflection keep in the cluster that hosts.
+
+mod namespace_map;
+mod shadow_endpoint_slice;
+mod shadow_pod;
+
+pub use namespace_map::{
+    MappingPhase, NamespaceMap, NamespaceMapSpec, NamespaceMapStatus, RemoteNamespace,
+};
+pub use shadow_endpoint_slice::{
+    AddressType, EndpointSliceTemplate, ShadowEndpointSlice, ShadowEndpointSliceSpec,
+};
+pub use shadow_pod::{ShadowPod, ShadowPodSpec};

@@ -10,9 +10,9 @@ STATIC := target/$(STATIC_TARGET)/release/tombolo
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := $(CACHE)/tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 
-# Clusters need root. What is built is built as the user; only what runs clusters runs through sudo.
-AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env PATH="$$PATH")
-ON_CLUSTERS := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(AS_ROOT)'
+# Clusters need root. What is built is built as the user; only what runs clusters runs as root.
+AS_ROOT := $(CURDIR)/scripts/as-root
+ON_CLUSTERS := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$(AS_ROOT)
 
 say = @printf '\n\033[1m%s\033[0m\n' "$(1)"
 

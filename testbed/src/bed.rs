@@ -39,6 +39,7 @@ impl Provisions {
         let packages = Packages::prepare(&cache, progress)?;
         let binaries = Binaries::prepare(&cache, progress)?;
         let pause = images::pause_program(&cache)?;
+        cache.give_to_caller()?;
         Ok(Self { cache, binaries, packages, pause })
     }
 }

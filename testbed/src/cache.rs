@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 
+use crate::command::{Cmd, is_root};
 use crate::error::{Error, Result};
 use crate::files;
 
@@ -15,13 +16,17 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `$TOMBOLO_CACHE`, else `tombolo` in the user's cache directory.
+    /// `$TOMBOLO_CACHE`, else `tombolo` in the user's cache directory. Through sudo, the user is the
+    /// one who called it.
     pub fn of_this_user() -> Result<Self> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let home = || match Caller::of_sudo() {
+            Some(caller) => Some(caller.home),
+            None => variable("HOME").map(PathBuf::from),
+        };
         let root = variable("TOMBOLO_CACHE")
             .map(PathBuf::from)
-            .or_else(|| variable("XDG_CACHE_HOME").map(|dir| Path::new(&dir).join("tombolo")))
-            .or_else(|| variable("HOME").map(|dir| Path::new(&dir).join(".cache/tombolo")))
+            .or_else(|| home().map(|home| home.join(".cache/tombolo")))
             .ok_or_else(|| Error::Missing {
                 what: "the environment variable HOME".into(),
                 hint: "set it, or TOMBOLO_CACHE to the directory to keep caches in".into(),
@@ -29,6 +34,20 @@ impl Cache {
         files::make_dir(&root)?;
         let root = root.canonicalize().map_err(Error::file("find", &root))?;
         Ok(Self { root })
+    }
+
+    /// What root made through sudo becomes the caller's, who could not renew it otherwise.
+    pub(crate) fn give_to_caller(&self) -> Result<()> {
+        let Some(caller) = Caller::of_sudo() else {
+            return Ok(());
+        };
+        let entries = std::fs::read_dir(&self.root).map_err(Error::file("list", &self.root))?;
+        let kept = entries.flatten().filter(|entry| entry.file_name() != "run");
+        Cmd::words("chown --recursive --no-dereference")
+            .arg(format!("{}:{}", caller.user, caller.group))
+            .args(kept.map(|entry| entry.path()))
+            .run()
+            .map(drop)
     }
 
     pub fn path(&self, below: impl AsRef<Path>) -> PathBuf {
@@ -45,6 +64,29 @@ impl Cache {
         flock(&file, FlockOperation::LockExclusive)
             .map_err(|errno| Error::file("lock", &path)(errno.into()))?;
         Ok(CacheLock { _file: file })
+    }
+}
+
+/// Who called sudo.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub user: u32,
+    pub group: u32,
+    home: PathBuf,
+}
+
+impl Caller {
+    pub fn of_sudo() -> Option<Self> {
+        let user = std::env::var("SUDO_UID").ok().filter(|_| is_root())?;
+        Self::from_passwd(&std::fs::read_to_string("/etc/passwd").ok()?, &user)
+    }
+
+    fn from_passwd(passwd: &str, user: &str) -> Option<Self> {
+        let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let fields = lines.find(|fields| fields.get(2) == Some(&user) && user != "0")?;
+        let group = fields.get(3)?.parse().ok()?;
+        let home = PathBuf::from(fields.get(5)?);
+        Some(Self { user: user.parse().ok()?, group, home })
     }
 }
 
@@ -138,6 +180,16 @@ mod tests {
         files::remove_tree(&root).unwrap();
         files::make_dir(&root).unwrap();
         Cache { root }
+    }
+
+    #[test]
+    fn through_sudo_the_cache_is_the_callers() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nada:x:1000:1001:Ada:/home/ada:/bin/bash\n";
+        let caller = Caller::from_passwd(passwd, "1000").unwrap();
+        assert_eq!((caller.user, caller.group), (1000, 1001));
+        assert_eq!(caller.home, Path::new("/home/ada"));
+        assert!(Caller::from_passwd(passwd, "0").is_none(), "root calling sudo is root");
+        assert!(Caller::from_passwd(passwd, "7").is_none());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::active;
 use crate::apply;
 use crate::bed::Bed;
+use crate::cache::Caller;
 use crate::command::Cmd;
 use crate::component::Component;
 use crate::error::{Error, Result};
@@ -68,12 +69,11 @@ impl Cluster {
 
     /// Started through sudo, the kubeconfig becomes the property of whoever called sudo.
     pub fn give_to_caller(&self) -> Result<()> {
-        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-        let (Some(user), Some(group)) = (number("SUDO_UID"), number("SUDO_GID")) else {
+        let Some(caller) = Caller::of_sudo() else {
             return Ok(());
         };
         let path = self.kubeconfig();
-        std::os::unix::fs::chown(&path, Some(user), Some(group))
+        std::os::unix::fs::chown(&path, Some(caller.user), Some(caller.group))
             .map_err(Error::file("give away", &path))
     }
 

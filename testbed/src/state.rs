@@ -55,17 +55,13 @@ impl State {
         })?;
         let layout = Layout::new(number);
         let data = cache.path("run").join(number.to_string());
-        let parents = |hierarchies: &Hierarchies| {
-            let roots = hierarchies.roots("x").into_iter();
-            roots.filter_map(|root| root.parent().map(Path::to_owned)).collect()
-        };
         let state = Self {
             number,
             name: name.to_owned(),
             owner,
             ready: false,
             data,
-            cgroups: parents(&Hierarchies::of_this_machine()?),
+            cgroups: cgroup_parents()?,
             clusters: clusters.to_vec(),
         };
         // Whatever an earlier one of this number lost hold of goes first.
@@ -85,12 +81,35 @@ impl State {
     /// All testbeds of the machine, by their numbers.
     pub fn all() -> Vec<Self> {
         let dirs = std::fs::read_dir(STATE).into_iter().flatten().flatten();
-        let mut found: Vec<Self> = dirs
-            .filter_map(|dir| std::fs::read_to_string(dir.path().join(FILE)).ok())
-            .filter_map(|text| serde_json::from_str(&text).ok())
+        let mut numbers: Vec<u8> = dirs
+            .filter_map(|dir| dir.file_name().to_str()?.parse().ok())
+            .filter(|number| *number < TESTBEDS)
             .collect();
-        found.sort_by_key(|state| state.number);
-        found
+        numbers.sort_unstable();
+        numbers
+            .into_iter()
+            .map(|number| Self::read(number).unwrap_or(Self::unknown(number)))
+            .collect()
+    }
+
+    fn read(number: u8) -> Option<Self> {
+        let file = Layout::new(number).state_dir().join(FILE);
+        serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
+    }
+
+    /// One that another version of this program made, or whose making was interrupted at once:
+    /// enough is known to remove it.
+    fn unknown(number: u8) -> Self {
+        let cache = Cache::of_this_user().ok();
+        Self {
+            number,
+            name: format!("unknown-{number}"),
+            owner: Some(Identity::nobody()),
+            ready: false,
+            data: cache.map(|cache| cache.path("run").join(number.to_string())).unwrap_or_default(),
+            cgroups: cgroup_parents().unwrap_or_default(),
+            clusters: Vec::new(),
+        }
     }
 
     pub fn layout(&self) -> Layout {
@@ -100,6 +119,11 @@ impl State {
     pub fn is_abandoned(&self) -> bool {
         self.owner.as_ref().is_some_and(|owner| !owner.is_alive())
     }
+}
+
+fn cgroup_parents() -> Result<Vec<PathBuf>> {
+    let roots = Hierarchies::of_this_machine()?.roots("node").into_iter();
+    Ok(roots.filter_map(|root| root.parent().map(Path::to_owned)).collect())
 }
 
 /// Held while testbeds are claimed or removed, by whichever process.

@@ -62,13 +62,13 @@ impl Testbed {
         Self::attach(state, provisions, progress).map(Some)
     }
 
-    /// Removes every testbed whose process is gone, and with `all` the others too.
-    /// Returns the names of those removed.
-    pub fn sweep(all: bool) -> Result<Vec<String>> {
+    /// Removes every testbed of the machine whose process is gone, and those whose name is `also`
+    /// wanted. Returns the names of those removed.
+    pub fn sweep(also: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         require_root()?;
         let mut removed = Vec::new();
         for state in State::all() {
-            if all || state.is_abandoned() {
+            if state.is_abandoned() || also(&state.name) {
                 removal::remove(&state)?;
                 removed.push(state.name);
             }

@@ -68,13 +68,7 @@ fn kubeconfig(testbed: &Testbed, name: &str) -> Result<()> {
 }
 
 fn down(name: &str, all: bool) -> Result<()> {
-    tombolo_testbed::require_root()?;
-    let mut removed = Vec::new();
-    if let Some(testbed) = Testbed::find(name, Progress::silent())? {
-        testbed.remove()?;
-        removed.push(name.to_owned());
-    }
-    removed.extend(Testbed::sweep(all)?);
+    let removed = Testbed::sweep(|testbed| all || testbed == name)?;
     match removed.as_slice() {
         [] => println!("Nothing is running: nothing to remove."),
         names => println!("Removed: {}.", names.join(", ")),

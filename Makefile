@@ -10,6 +10,13 @@ STATIC := target/$(STATIC_TARGET)/release/tombolo
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := $(CACHE)/tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 
+# The same packages and features everywhere, so that nothing is built twice.
+ALL := --workspace --all-features --locked
+
+# A test program is for control planes when it needs no node, else for clusters.
+CONTROL_PLANE_TESTS := on_a_real_api_server
+CLUSTER_TESTS := clusters faults leaves_nothing playground image
+
 # Clusters need root. What is built is built as the user; only what runs clusters runs as root.
 AS_ROOT := $(CURDIR)/scripts/as-root
 ON_CLUSTERS := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$(AS_ROOT)
@@ -32,42 +39,41 @@ test: lint test-unit prepare test-control-plane test-clusters ## Lint, then all 
 .PHONY: test-unit
 test-unit: ## Unit and property tests: no root, no clusters
 	$(call say,Unit and property tests)
-	cargo test --workspace --all-features --lib --bins
-	cargo test --workspace --doc
+	cargo test $(ALL) --lib --bins
+	cargo test $(ALL) --doc
 
 .PHONY: test-control-plane
-test-control-plane: ## Tests against a real API server and etcd
+test-control-plane: prepare ## Tests against a real API server and etcd
 	$(call say,Tests on real control planes)
-	$(ON_CLUSTERS) cargo test --package tombolo-api --test '*'
+	$(ON_CLUSTERS) cargo test $(ALL) $(addprefix --test ,$(CONTROL_PLANE_TESTS))
 
 .PHONY: test-clusters
-test-clusters: $(STATIC) ## Tests on whole clusters
+test-clusters: prepare $(STATIC) ## Tests on whole clusters
 	$(call say,Tests on real clusters)
-	$(ON_CLUSTERS) TOMBOLO_STATIC=$(CURDIR)/$(STATIC) \
-		cargo test --package tombolo-testbed --package tombolo --test '*'
+	$(ON_CLUSTERS) TOMBOLO_STATIC=$(CURDIR)/$(STATIC) cargo test $(ALL) $(addprefix --test ,$(CLUSTER_TESTS))
 
 .PHONY: prepare
-prepare: ## Build and fetch what clusters are made of (minutes the first time, then nothing)
+prepare: programs ## Build and fetch what clusters are made of (minutes the first time, then nothing)
 	$(call say,What clusters are made of)
-	cargo run --package tombolo -- playground prepare
+	target/debug/tombolo playground prepare
 
 .PHONY: lint
-lint: $(CARGO_DENY) ## Format, clippy, licences and duplicates, generated files, who may depend on whom
+lint: $(CARGO_DENY) programs ## Format, clippy, licences and duplicates, generated files, who may depend on whom
 	$(call say,Lint)
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --all-features --locked -- --deny warnings
+	cargo clippy $(ALL) --all-targets -- --deny warnings
 	scripts/dependency-direction
-	cargo run --quiet --package tombolo-api --example crds -- --check crates/api/crds
+	target/debug/examples/crds --check crates/api/crds
 	$(CARGO_DENY) --log-level error check --hide-inclusion-graph bans licenses sources
 	scripts/advisories $(CARGO_DENY)
 
 .PHONY: bench
 bench: prepare ## Measure, and print ratios against something measured in the same run
-	$(ON_CLUSTERS) cargo bench --profile dev --package tombolo-testbed --bench start
+	$(ON_CLUSTERS) cargo bench --profile dev $(ALL) --bench start
 
 .PHONY: crds
-crds: ## Write the CRDs in crates/api/crds anew from the Rust types
-	cargo run --quiet --package tombolo-api --example crds -- crates/api/crds
+crds: programs ## Write the CRDs in crates/api/crds anew from the Rust types
+	target/debug/examples/crds crates/api/crds
 
 .PHONY: image
 image: $(STATIC) ## Write the product's container image, target/tombolo.tar
@@ -77,6 +83,10 @@ image: $(STATIC) ## Write the product's container image, target/tombolo.tar
 clean: ## Remove all clusters of this machine, and what was built in this checkout
 	@if [ -x target/debug/tombolo ]; then $(AS_ROOT) target/debug/tombolo playground down --all; fi
 	cargo clean
+
+.PHONY: programs
+programs:
+	cargo build $(ALL) --bins --examples
 
 # The product is one static program. Cargo knows best whether it is up to date.
 .PHONY: $(STATIC)

@@ -1,12 +1,14 @@
 //! The testbeds that this process answers for. However it ends (normally, by a panic, by Ctrl-C or
 //! another signal), they are removed; after `kill -9` the next claim or `playground down` does it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLock};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
+use crate::at_end::at_end;
 use crate::error::{Error, Result};
 use crate::failure;
 use crate::removal;
@@ -16,6 +18,8 @@ static ACTIVE: Mutex<Vec<State>> = Mutex::new(Vec::new());
 
 /// Whether this process is ending; whoever makes something holds it for reading.
 static ENDING: RwLock<bool> = RwLock::new(false);
+
+static PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// Set: testbeds stay as they are when a test ends, to look into them.
 const KEEP: &str = "TOMBOLO_KEEP";
@@ -82,8 +86,13 @@ fn active() -> MutexGuard<'static, Vec<State>> {
 }
 
 fn install_hooks() {
-    // SAFETY: the handler is a plain function that does not unwind.
-    unsafe { libc::atexit(at_exit) };
+    at_end(|failed| {
+        if failed && !PANICKED.load(Ordering::Relaxed) {
+            // A test that returned an error.
+            keep_all();
+        }
+        remove_all();
+    });
 
     if let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         std::thread::spawn(move || {
@@ -97,13 +106,14 @@ fn install_hooks() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         before(panic);
-        let all = active().clone();
-        for state in &all {
-            failure::keep_and_say(state);
-        }
+        PANICKED.store(true, Ordering::Relaxed);
+        keep_all();
     }));
 }
 
-extern "C" fn at_exit() {
-    let _ = std::panic::catch_unwind(remove_all);
+fn keep_all() {
+    let all = active().clone();
+    for state in &all {
+        failure::keep_and_say(state);
+    }
 }

@@ -18,6 +18,7 @@
 
 mod active;
 mod apply;
+mod at_end;
 mod bed;
 mod binaries;
 mod cache;

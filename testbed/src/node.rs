@@ -81,14 +81,10 @@ impl Node {
         let Some(init) = self.init() else {
             return BTreeMap::new();
         };
-        let of_program = |pid: &i32| {
-            let program = process::program(*pid)?;
-            Component::ALL.into_iter().find(|component| component.name() == program)
-        };
         process::children(init)
             .into_iter()
             .filter(|&pid| Identity::of(pid).is_some())
-            .filter_map(|pid| Some((of_program(&pid)?, pid)))
+            .filter_map(|pid| Some((component_of(&process::arguments(pid))?, pid)))
             .collect()
     }
 
@@ -184,14 +180,8 @@ impl Node {
     pub(crate) fn start(&self, component: Component) -> Result<()> {
         let plugins = self.bed.packages.network_plugins().display().to_string();
         let arguments = component.arguments(&self.place(&plugins));
-        // Left behind by the shell, the program is a child of the node's first process.
-        let shell = r#"log=$1; shift; exec "$@" >>"$log" 2>&1 </dev/null &"#;
-        let command = self
-            .inside()?
-            .args(["sh", "-c", shell, "sh"])
-            .arg(format!("/run/disk/log/{}.log", component.name()))
-            .arg(component.name())
-            .args(arguments);
+        let log = format!("/run/disk/log/{}.log", component.name());
+        let command = self.inside()?.args(LAUNCH).arg(log).arg(component.name()).args(arguments);
         active::make(|| command.run()).map(drop)
     }
 
@@ -216,11 +206,6 @@ impl Node {
 
     /// An error when the program has ended, with the end of its log.
     pub(crate) fn must_run(&self, component: Component) -> Result<()> {
-        if self.running().contains_key(&component) {
-            return Ok(());
-        }
-        // It may be between the shell's fork and its exec.
-        std::thread::sleep(Duration::from_millis(20));
         if self.running().contains_key(&component) {
             return Ok(());
         }
@@ -341,6 +326,19 @@ table ip testbed-masquerade {{
     }
 }
 
+/// Starts a program in the background, with a log. The shell ends at once, and leaves the program
+/// to the node's first process.
+const LAUNCH: [&str; 4] =
+    ["sh", "-c", r#"log=$1; shift; exec "$@" >>"$log" 2>&1 </dev/null &"#, "sh"];
+
+/// Which component a command line is of: itself, or the shell that is about to become it.
+fn component_of(arguments: &[String]) -> Option<Component> {
+    let launched = arguments.starts_with(&LAUNCH.map(str::to_owned));
+    let name = if launched { arguments.get(LAUNCH.len() + 1)? } else { arguments.first()? };
+    let name = Path::new(name).file_name()?;
+    Component::ALL.into_iter().find(|component| name == component.name())
+}
+
 /// In a session of its own: Ctrl-C at the terminal is for us, not for what we started.
 fn apart(command: &mut Command) {
     let leave = || rustix::process::setsid().map(drop).map_err(Into::into);
@@ -353,4 +351,21 @@ fn tail(log: &Path) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(15);
     lines[from..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_component_is_known_from_the_moment_it_is_launched() {
+        let line = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let launching = [&LAUNCH[..], &["/run/disk/log/etcd.log", "etcd", "--name=x"]].concat();
+        assert_eq!(component_of(&line(&launching)), Some(Component::Etcd));
+        assert_eq!(component_of(&line(&["etcd", "--name=x"])), Some(Component::Etcd));
+        assert_eq!(component_of(&line(&["/x/kubelet"])), Some(Component::Kubelet));
+        assert_eq!(component_of(&line(&["sh", "-c", "etcd"])), None);
+        assert_eq!(component_of(&line(&["containerd-shim-runc-v2"])), None);
+        assert_eq!(component_of(&[]), None);
+    }
 }

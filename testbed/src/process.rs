@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -50,12 +50,17 @@ pub(crate) fn children(pid: i32) -> Vec<i32> {
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
+/// The command line of a process.
+pub(crate) fn arguments(pid: i32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|&byte| byte == 0);
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
 /// The name of the program that a process runs.
 pub(crate) fn program(pid: i32) -> Option<String> {
-    let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let first = command.split(|&byte| byte == 0).next()?;
-    let path = PathBuf::from(String::from_utf8_lossy(first).into_owned());
-    Some(path.file_name()?.to_string_lossy().into_owned())
+    let arguments = arguments(pid);
+    Some(Path::new(arguments.first()?).file_name()?.to_string_lossy().into_owned())
 }
 
 /// All processes in the network namespace that is bound to `path`.

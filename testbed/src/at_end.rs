@@ -1,0 +1,44 @@
+//! Something to do when the process ends by itself, with the knowledge of whether it failed.
+
+use std::sync::OnceLock;
+
+type Last = fn(failed: bool);
+
+static LAST: OnceLock<Last> = OnceLock::new();
+
+/// Calls `last` at the end of the process. Only the first call counts.
+pub(crate) fn at_end(last: Last) {
+    if LAST.set(last).is_ok() {
+        register();
+    }
+}
+
+fn run(failed: bool) {
+    if let Some(last) = LAST.get() {
+        let _ = std::panic::catch_unwind(|| last(failed));
+    }
+}
+
+#[cfg(target_env = "gnu")]
+fn register() {
+    use std::ffi::{c_int, c_void};
+
+    unsafe extern "C" {
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+    }
+    extern "C" fn ended(status: c_int, _: *mut c_void) {
+        run(status != 0);
+    }
+    // SAFETY: the function does not unwind, and ignores its argument.
+    unsafe { on_exit(ended, std::ptr::null_mut()) };
+}
+
+/// Other C libraries do not tell how the process ends.
+#[cfg(not(target_env = "gnu"))]
+fn register() {
+    extern "C" fn ended() {
+        run(false);
+    }
+    // SAFETY: the function does not unwind.
+    unsafe { libc::atexit(ended) };
+}

@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 
 CACHE ?= $(if $(TOMBOLO_CACHE),$(TOMBOLO_CACHE),$(HOME)/.cache/tombolo)
 STATIC_TARGET := x86_64-unknown-linux-musl
@@ -15,11 +16,13 @@ ALL := --workspace --all-features --locked
 
 # A test program is for control planes when it needs no node, else for clusters.
 CONTROL_PLANE_TESTS := on_a_real_api_server
-CLUSTER_TESTS := clusters faults leaves_nothing playground image
+ALL_TESTS := $(basename $(notdir $(wildcard crates/*/tests/*.rs testbed/tests/*.rs))) \
+	$(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs testbed/tests/*/main.rs)))
+CLUSTER_TESTS := $(filter-out $(CONTROL_PLANE_TESTS),$(ALL_TESTS))
 
 # Clusters need root. What is built is built as the user; only what runs clusters runs as root.
-AS_ROOT := $(CURDIR)/scripts/as-root
-ON_CLUSTERS := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$(AS_ROOT)
+AS_ROOT := scripts/as-root
+ON_CLUSTERS := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(CURDIR)/$(AS_ROOT)'
 
 say = @printf '\n\033[1m%s\033[0m\n' "$(1)"
 
@@ -31,13 +34,12 @@ help: ## Print this list
 playground: $(STATIC) ## Start two real clusters on this machine, and say how to use them
 	$(STATIC) playground prepare
 	$(AS_ROOT) $(STATIC) playground up
-	@echo "  The program is $(CURDIR)/$(STATIC); put it into your PATH, or type its path."
 
 .PHONY: test
 test: lint test-unit prepare test-control-plane test-clusters ## Lint, then all tests: pure, on control planes, on whole clusters
 
 .PHONY: test-unit
-test-unit: ## Unit and property tests: no root, no clusters
+test-unit: toolchain ## Unit and property tests: no root, no clusters
 	$(call say,Unit and property tests)
 	cargo test $(ALL) --lib --bins
 	cargo test $(ALL) --doc
@@ -50,7 +52,7 @@ test-control-plane: prepare ## Tests against a real API server and etcd
 .PHONY: test-clusters
 test-clusters: prepare $(STATIC) ## Tests on whole clusters
 	$(call say,Tests on real clusters)
-	$(ON_CLUSTERS) TOMBOLO_STATIC=$(CURDIR)/$(STATIC) cargo test $(ALL) $(addprefix --test ,$(CLUSTER_TESTS))
+	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo test $(ALL) $(addprefix --test ,$(CLUSTER_TESTS))
 
 .PHONY: prepare
 prepare: programs ## Build and fetch what clusters are made of (minutes the first time, then nothing)
@@ -81,20 +83,25 @@ image: $(STATIC) ## Write the product's container image, target/tombolo.tar
 
 .PHONY: clean
 clean: ## Remove all clusters of this machine, and what was built in this checkout
-	@if [ -x target/debug/tombolo ]; then $(AS_ROOT) target/debug/tombolo playground down --all; fi
+	@for program in $(STATIC) target/debug/tombolo; do \
+		if [ -x $$program ]; then $(AS_ROOT) $$program playground down --all; break; fi; \
+	done
 	cargo clean
 
+.PHONY: toolchain
+toolchain:
+	@scripts/toolchain
+
 .PHONY: programs
-programs:
+programs: toolchain
 	cargo build $(ALL) --bins --examples
 
 # The product is one static program. Cargo knows best whether it is up to date.
 .PHONY: $(STATIC)
-$(STATIC):
-	@scripts/static-toolchain $(STATIC_TARGET)
+$(STATIC): toolchain
 	cargo build --release --locked --package tombolo --target $(STATIC_TARGET)
 
-$(CARGO_DENY):
+$(CARGO_DENY): | toolchain
 	$(call say,Build cargo-deny: once)
 	cargo install --locked --quiet --root $(CACHE)/tools/cargo-deny-$(CARGO_DENY_VERSION) \
 		--target-dir $(CACHE)/tools/build cargo-deny --version $(CARGO_DENY_VERSION)

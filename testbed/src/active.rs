@@ -12,7 +12,7 @@ use crate::at_end::at_end;
 use crate::error::{Error, Result};
 use crate::failure;
 use crate::removal;
-use crate::state::State;
+use crate::state::{Lock, State};
 
 static ACTIVE: Mutex<Vec<State>> = Mutex::new(Vec::new());
 
@@ -24,10 +24,15 @@ static PANICKED: AtomicBool = AtomicBool::new(false);
 /// Set: testbeds stay as they are when a test ends, to look into them.
 const KEEP: &str = "TOMBOLO_KEEP";
 
-pub(crate) fn add(state: &State) {
+/// Claims a testbed, for which this process answers from then on.
+pub(crate) fn claim(claim: impl FnOnce() -> Result<State>) -> Result<State> {
     static HOOKS: Once = Once::new();
     HOOKS.call_once(install_hooks);
-    active().push(state.clone());
+    make(|| {
+        let state = claim()?;
+        active().push(state.clone());
+        Ok(state)
+    })
 }
 
 /// Makes something, unless the process is ending: then nothing would remove it.
@@ -45,40 +50,47 @@ pub(crate) fn forget(number: u8) {
 }
 
 /// Removes one of ours; nothing to do when it is gone already.
-pub(crate) fn remove(number: u8) {
-    let found = {
-        let mut active = active();
-        let at = active.iter().position(|state| state.number == number);
-        at.map(|at| active.swap_remove(at))
-    };
-    if let Some(state) = found {
-        take_away(&state);
-    }
+pub(crate) fn remove(number: u8) -> Result<()> {
+    let _alone = removing();
+    let found = active().iter().find(|state| state.number == number).cloned();
+    let removed = found.as_ref().map_or(Ok(()), take_away);
+    forget(number);
+    removed
 }
 
 fn remove_all() {
     *ENDING.write().unwrap_or_else(PoisonError::into_inner) = true;
-    let all = std::mem::take(&mut *active());
+    let _alone = removing();
+    let all = active().clone();
     for state in &all {
-        take_away(state);
+        if let Err(error) = take_away(state) {
+            eprintln!("{error}");
+        }
+        forget(state.number);
     }
 }
 
-fn take_away(state: &State) {
-    if std::env::var_os(KEEP).is_some() {
-        let data = state.data.display();
-        eprintln!(
-            "testbed {} ({}) is kept: kubeconfigs are {data}/*/pki/admin.conf, nodes are the \
-             namespaces {}*; `tombolo playground down --all` removes it",
-            state.number,
-            state.name,
-            state.layout().prefix(),
-        );
-        return;
+fn take_away(state: &State) -> Result<()> {
+    let _lock = Lock::take()?;
+    if std::env::var_os(KEEP).is_none() {
+        return removal::remove_locked(state);
     }
-    if let Err(error) = removal::remove(state) {
-        eprintln!("{error}");
-    }
+    State { owner: None, ..state.clone() }.save()?;
+    eprintln!(
+        "testbed {} ({}) is kept: kubeconfigs are {}/*/pki/admin.conf, nodes are the namespaces \
+         {}*; `tombolo playground down --all` removes it",
+        state.number,
+        state.name,
+        state.data.display(),
+        state.layout().prefix(),
+    );
+    Ok(())
+}
+
+/// Held for as long as something is being removed: whoever ends the process waits for it.
+fn removing() -> MutexGuard<'static, ()> {
+    static REMOVING: Mutex<()> = Mutex::new(());
+    REMOVING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn active() -> MutexGuard<'static, Vec<State>> {
@@ -96,8 +108,15 @@ fn install_hooks() {
 
     if let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         std::thread::spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                remove_all();
+            let mut came = signals.forever();
+            if let Some(signal) = came.next() {
+                std::thread::spawn(move || {
+                    remove_all();
+                    let _ = emulate_default_handler(signal);
+                });
+            }
+            // Whoever asks twice does not want to wait.
+            if let Some(signal) = came.next() {
                 let _ = emulate_default_handler(signal);
             }
         });

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::binaries::Binaries;
 use crate::cache::Cache;
 use crate::cgroup::Hierarchies;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::images;
 use crate::layout::Layout;
 use crate::packages::Packages;
@@ -16,16 +18,13 @@ use crate::state::State;
 pub(crate) struct Bed {
     pub layout: Layout,
     pub data: PathBuf,
-    pub cache: Cache,
-    pub binaries: Binaries,
-    pub packages: Packages,
-    pub pause: PathBuf,
     pub hierarchies: Hierarchies,
+    pub provisions: Provisions,
     pub progress: Progress,
 }
 
 /// Everything that is built or fetched before the first cluster can start.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Provisions {
     pub cache: Cache,
     pub binaries: Binaries,
@@ -36,26 +35,31 @@ pub(crate) struct Provisions {
 impl Provisions {
     pub fn prepare(progress: &Progress) -> Result<Self> {
         let cache = Cache::of_this_user()?;
+        if cache.path("").to_string_lossy().contains(':') {
+            let path = cache.path("");
+            return Err(Error::Refused(format!(
+                "the cache {} has a colon in its path, and would break search paths: \
+                 set TOMBOLO_CACHE to another directory",
+                path.display()
+            )));
+        }
         let packages = Packages::prepare(&cache, progress)?;
         let binaries = Binaries::prepare(&cache, progress)?;
         let pause = images::pause_program(&cache)?;
-        cache.give_to_caller()?;
+        cache.give_to_caller();
         Ok(Self { cache, binaries, packages, pause })
     }
 }
 
 impl Bed {
-    pub fn new(state: &State, provisions: Provisions, progress: Progress) -> Result<Self> {
-        Ok(Self {
+    pub fn new(state: &State, progress: Progress) -> Self {
+        Self {
             layout: state.layout(),
             data: state.data.clone(),
-            cache: provisions.cache,
-            binaries: provisions.binaries,
-            packages: provisions.packages,
-            pause: provisions.pause,
-            hierarchies: Hierarchies::of_this_machine()?,
+            hierarchies: state.hierarchies.clone(),
+            provisions: state.provisions.clone(),
             progress,
-        })
+        }
     }
 
     pub fn cluster_dir(&self, cluster: &str) -> PathBuf {
@@ -64,9 +68,9 @@ impl Bed {
 
     /// Where programs are looked for on nodes.
     pub fn path(&self) -> std::ffi::OsString {
-        let own = self.binaries.dirs().iter().cloned();
+        let own = self.provisions.binaries.dirs().iter().cloned();
         let usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-        let dirs = own.chain(self.packages.dirs()).chain(usual.map(PathBuf::from));
+        let dirs = own.chain(self.provisions.packages.dirs()).chain(usual.map(PathBuf::from));
         std::env::join_paths(dirs).expect("the cache's path has no colon")
     }
 }

@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use serde::{Deserialize, Serialize};
+
 use crate::cache::{Cache, Entry};
 use crate::command::{Cmd, find_program};
 use crate::error::{Error, Result};
@@ -71,7 +73,7 @@ const MODULES: [Module; 3] = [
 ];
 
 /// The directories with the programs, all of them there.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Binaries {
     dirs: Vec<PathBuf>,
 }
@@ -116,7 +118,7 @@ impl Module {
         let go = find_program("go").ok_or_else(|| Error::Missing {
             what: "Go".into(),
             hint: format!(
-                "{} {} is built from source on first use; install Go 1.25 or newer \
+                "{} {} is built from source on first use; install Go 1.26 or newer \
                  (https://go.dev/doc/install) and put it in the PATH",
                 self.name, self.version
             ),

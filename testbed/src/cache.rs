@@ -1,16 +1,19 @@
 //! Where built and fetched things are kept between runs: outside the checkout, keyed by version.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::command::{Cmd, is_root};
+use crate::command::is_root;
 use crate::error::{Error, Result};
 use crate::files;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cache {
     root: PathBuf,
 }
@@ -36,18 +39,21 @@ impl Cache {
         Ok(Self { root })
     }
 
-    /// What root made through sudo becomes the caller's, who could not renew it otherwise.
-    pub(crate) fn give_to_caller(&self) -> Result<()> {
+    /// What root made through sudo becomes the caller's, who could not renew it otherwise. The data
+    /// of running testbeds stays root's.
+    pub(crate) fn give_to_caller(&self) {
         let Some(caller) = Caller::of_sudo() else {
-            return Ok(());
+            return;
         };
-        let entries = std::fs::read_dir(&self.root).map_err(Error::file("list", &self.root))?;
-        let kept = entries.flatten().filter(|entry| entry.file_name() != "run");
-        Cmd::words("chown --recursive --no-dereference")
-            .arg(format!("{}:{}", caller.user, caller.group))
-            .args(kept.map(|entry| entry.path()))
-            .run()
-            .map(drop)
+        let give = |path: &Path| {
+            let _ = std::os::unix::fs::lchown(path, Some(caller.user), Some(caller.group));
+        };
+        give(&self.root);
+        for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            if entry.file_name() != "run" {
+                for_each_below(&entry.path(), &give);
+            }
+        }
     }
 
     pub fn path(&self, below: impl AsRef<Path>) -> PathBuf {
@@ -64,6 +70,15 @@ impl Cache {
         flock(&file, FlockOperation::LockExclusive)
             .map_err(|errno| Error::file("lock", &path)(errno.into()))?;
         Ok(CacheLock { _file: file })
+    }
+}
+
+fn for_each_below(path: &Path, act: &impl Fn(&Path)) {
+    act(path);
+    if path.is_dir() && !path.is_symlink() {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            for_each_below(&entry.path(), act);
+        }
     }
 }
 
@@ -134,6 +149,10 @@ impl Entry {
     /// Marks it complete and removes the entries of the same name made from other inputs.
     pub fn complete(&self, cache: &Cache) -> Result<()> {
         files::write(&self.dir.join(MARKER), self.listing())?;
+        if std::fs::read_dir(cache.path("run")).is_ok_and(|mut beds| beds.next().is_some()) {
+            // What runs may still need the old one; the next change removes both.
+            return Ok(());
+        }
         let kept = cache.path(&self.kind);
         let stale = |name: &str| {
             name.strip_prefix(&format!("{}-", self.name))
@@ -149,20 +168,19 @@ impl Entry {
         Ok(())
     }
 
+    /// Every file with its size.
     fn listing(&self) -> String {
-        let mut lines: Vec<String> = std::fs::read_dir(&self.dir)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter(|entry| entry.file_name() != MARKER)
-            .filter_map(|entry| {
-                let metadata = entry.metadata().ok()?;
-                let size = if metadata.is_file() { metadata.len() } else { 0 };
-                Some(format!("{} {size}\n", entry.file_name().display()))
-            })
-            .collect();
-        lines.sort();
-        lines.concat()
+        let lines = RefCell::new(BTreeSet::new());
+        for_each_below(&self.dir, &|path| {
+            let below = path.strip_prefix(&self.dir).unwrap_or(path);
+            if let Ok(found) = path.symlink_metadata()
+                && found.is_file()
+                && below != Path::new(MARKER)
+            {
+                lines.borrow_mut().insert(format!("{} {}\n", below.display(), found.len()));
+            }
+        });
+        lines.into_inner().into_iter().collect()
     }
 }
 

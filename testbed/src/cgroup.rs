@@ -8,17 +8,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::files;
 
 /// The hierarchies of this machine, and where below them this process may make its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Hierarchies {
     V1(Vec<V1>),
     V2 { root: PathBuf },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct V1 {
     /// As the kernel names it: `memory`, `cpu,cpuacct`, `name=systemd`.
     pub controllers: String,
@@ -86,6 +88,18 @@ impl Hierarchies {
         }
     }
 
+    /// All cgroups of nodes whose name starts with `prefix`.
+    pub fn starting_with(&self, prefix: &str) -> Vec<PathBuf> {
+        let parents = match self {
+            Self::V1(groups) => groups.iter().map(|group| group.own.as_path()).collect(),
+            Self::V2 { root } => vec![root.as_path()],
+        };
+        let children = parents.into_iter().flat_map(children);
+        children
+            .filter(|dir| dir.file_name().is_some_and(|n| n.to_string_lossy().starts_with(prefix)))
+            .collect()
+    }
+
     /// The cgroups of a node called `name`.
     pub fn cgroup(&self, name: &str) -> Cgroup {
         let roots = self.roots(name);
@@ -96,8 +110,10 @@ impl Hierarchies {
         Cgroup { roots, leaf }
     }
 
+    /// Makes them, without anything that an earlier boot has left inside.
     pub fn make(&self, name: &str) -> Result<Cgroup> {
         let cgroup = self.cgroup(name);
+        remove(&cgroup.roots);
         for dir in cgroup.roots.iter().chain(&cgroup.leaf) {
             files::make_dir(dir)?;
         }
@@ -138,17 +154,6 @@ impl Cgroup {
             files::write_kernel(&leaf.join("cgroup.procs"), pid)?;
         }
         hand_on_controllers(root)
-    }
-
-    /// Removes what pods have left inside, for a node that boots again.
-    pub fn empty(&self) {
-        for root in &self.roots {
-            for child in children(root) {
-                if Some(&child) != self.leaf.as_ref() {
-                    remove_below(&child);
-                }
-            }
-        }
     }
 }
 
@@ -212,11 +217,16 @@ fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
     files::write_kernel(&child.join("cgroup.clone_children"), "1")
 }
 
+/// The controllers a kubelet works with; what else a host has is its own business.
+const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
+
 fn hand_on_controllers(dir: &Path) -> Result<()> {
     let control = dir.join("cgroup.subtree_control");
     let enabled = files::read(&control)?;
-    for controller in files::read(&dir.join("cgroup.controllers"))?.split_whitespace() {
-        if !enabled.split_whitespace().any(|name| name == controller) {
+    let has = |list: &str, wanted: &str| list.split_whitespace().any(|name| name == wanted);
+    let available = files::read(&dir.join("cgroup.controllers"))?;
+    for controller in CONTROLLERS {
+        if has(&available, controller) && !has(&enabled, controller) {
             files::write_kernel(&control, &format!("+{controller}"))?;
         }
     }

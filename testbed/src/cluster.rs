@@ -121,7 +121,7 @@ impl Cluster {
 
     /// Makes an image available on all nodes.
     pub async fn load(&self, image: &Image) -> Result<()> {
-        let tar = image.cached(&self.bed.cache)?;
+        let tar = image.cached(&self.bed.provisions.cache)?;
         try_join_all(self.nodes.iter().map(|node| node.import(&tar))).await.map(drop)
     }
 
@@ -129,7 +129,18 @@ impl Cluster {
     pub async fn deployed(&self, namespace: &str, name: &str) -> Result<()> {
         let api = Api::namespaced(self.client().await?, namespace);
         let what = format!("Deployment {namespace}/{name}");
-        self.reaches(api, name, is_available(), &what).await
+        self.reaches(api, name, is_available, &what).await.map(drop)
+    }
+
+    /// The names of the nodes that are Ready; None when nobody answers.
+    pub async fn ready_nodes(&self) -> Option<Vec<String>> {
+        let ask = async {
+            let nodes: Api<NodeObject> = Api::all(self.client().await.ok()?);
+            nodes.list(&kube::api::ListParams::default()).await.ok()
+        };
+        let nodes = tokio::time::timeout(Duration::from_secs(3), ask).await.ok()??;
+        let ready = nodes.into_iter().filter(|node| is_ready(Some(node)));
+        Some(ready.filter_map(|node| node.metadata.name).collect())
     }
 
     pub(crate) fn control_node(&self) -> &Node {
@@ -137,10 +148,10 @@ impl Cluster {
     }
 
     pub(crate) fn kubectl_command(&self) -> Cmd {
-        Cmd::new(self.bed.binaries.program("kubectl"))
+        Cmd::new(self.bed.provisions.binaries.program("kubectl"))
             .arg("--kubeconfig")
             .arg(self.kubeconfig())
-            .env("HOME", self.bed.cluster_dir(self.name()))
+            .env("KUBECACHEDIR", self.bed.cluster_dir(self.name()).join("kubectl-cache"))
     }
 
     pub(crate) fn set_images(&mut self, images: &[Image]) {
@@ -168,11 +179,32 @@ impl Cluster {
         self.restart().await
     }
 
-    /// A node after a power cut, with its disk: boots it and waits until all works again.
+    /// A node after a power cut, with its disk: boots it and waits until it works again.
     pub(crate) async fn boot_node(&self, node: &Node) -> Result<()> {
         node.forget_network()?;
         node.boot()?;
-        self.restart().await
+        if node.name() == self.control_node().name() {
+            self.start_control_plane().await?;
+            self.await_controllers().await?;
+        }
+        if !self.spec.control_plane_only {
+            self.start_worker(node).await?;
+            self.set_up_routes().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts one program, and waits until it does its part again.
+    pub(crate) async fn start_component(&self, node: &Node, component: Component) -> Result<()> {
+        match component {
+            Component::Containerd => return node.start_runtime().await,
+            _ => node.start(component)?,
+        }
+        match component {
+            Component::ApiServer | Component::Etcd => self.await_api_server().await,
+            Component::Kubelet => self.await_ready(node).await,
+            _ => Ok(()),
+        }
     }
 
     /// Starts whatever belongs to the cluster and does not run, and waits until it works.
@@ -197,8 +229,14 @@ impl Cluster {
             }
             self.await_controllers().await
         };
-        let workers = self.nodes.iter().map(|node| self.start_worker(node, api_ready.clone()));
-        try_join(control, try_join_all(workers)).await.map(drop)
+        let worker = async |node| {
+            self.start_node_runtime(node).await?;
+            // The sender outlives us unless the control plane failed, and then so do we.
+            let _ = api_ready.clone().wait_for(|ready| *ready).await;
+            self.start_worker(node).await
+        };
+        let workers = if self.spec.control_plane_only { &[] } else { self.nodes.as_slice() };
+        try_join(control, try_join_all(workers.iter().map(worker))).await.map(drop)
     }
 
     async fn start_control_plane(&self) -> Result<()> {
@@ -237,24 +275,27 @@ impl Cluster {
     async fn await_controllers(&self) -> Result<()> {
         let api: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
         let exists = |account: Option<&ServiceAccount>| account.is_some();
-        self.reaches(api, "default", exists, "the default service account").await?;
+        let what = "the default service account";
+        self.reaches(api, "default", exists, what).await?;
         self.say("controllers work");
         Ok(())
     }
 
-    async fn start_worker(&self, node: &Node, mut api: watch::Receiver<bool>) -> Result<()> {
-        if self.spec.control_plane_only {
+    /// containerd, with the images.
+    async fn start_node_runtime(&self, node: &Node) -> Result<()> {
+        if node.running().contains_key(&Component::Containerd) {
             return Ok(());
         }
+        node.start_runtime().await?;
+        let tars = self.image_tars()?;
+        try_join_all(tars.iter().map(|tar| node.import(tar))).await?;
+        self.say(format!("{}: images loaded", node.name()));
+        Ok(())
+    }
+
+    async fn start_worker(&self, node: &Node) -> Result<()> {
+        self.start_node_runtime(node).await?;
         let running = node.running();
-        if !running.contains_key(&Component::Containerd) {
-            node.start_runtime().await?;
-            let tars = self.image_tars()?;
-            try_join_all(tars.iter().map(|tar| node.import(tar))).await?;
-            self.say(format!("{}: images loaded", node.name()));
-        }
-        // The sender outlives us unless the control plane failed, and then so do we.
-        let _ = api.wait_for(|ready| *ready).await;
         for component in [Component::Kubelet, Component::KubeProxy] {
             if !running.contains_key(&component) {
                 node.start(component)?;
@@ -263,13 +304,17 @@ impl Cluster {
         let objects: Api<NodeObject> = Api::all(self.client().await?);
         let what = format!("the part of the pod network of node {}", node.name());
         let has_part = |node: Option<&NodeObject>| pod_cidr(node).is_some();
-        self.reaches(objects.clone(), node.name(), has_part, &what).await?;
-        let found = objects.get(node.name()).await.map_err(Error::api(&what, self.name()))?;
-        node.set_up_pod_network(pod_cidr(Some(&found)).unwrap_or_default())?;
-        let what = format!("node {} Ready", node.name());
-        self.reaches(objects, node.name(), is_ready, &what).await?;
+        let found = self.reaches(objects, node.name(), has_part, &what).await?;
+        node.set_up_pod_network(pod_cidr(found.as_ref()).unwrap_or_default())?;
+        self.await_ready(node).await?;
         self.say(format!("{}: Ready", node.name()));
         Ok(())
+    }
+
+    async fn await_ready(&self, node: &Node) -> Result<()> {
+        let objects: Api<NodeObject> = Api::all(self.client().await?);
+        let what = format!("node {} Ready", node.name());
+        self.reaches(objects, node.name(), is_ready, &what).await.map(drop)
     }
 
     async fn set_up_routes(&self) -> Result<()> {
@@ -295,29 +340,38 @@ impl Cluster {
     }
 
     fn image_tars(&self) -> Result<Vec<PathBuf>> {
-        let own = [images::pause(&self.bed.cache)?, images::coredns(&self.bed.binaries)];
+        let own = [
+            images::pause(&self.bed.provisions.cache)?,
+            images::coredns(&self.bed.provisions.binaries),
+        ];
         let all = own.iter().chain(&self.spec.images);
-        all.map(|image| image.cached(&self.bed.cache)).collect()
+        all.map(|image| image.cached(&self.bed.provisions.cache)).collect()
     }
 
     async fn reaches<K>(
         &self,
         api: Api<K>,
         name: &str,
-        condition: impl Condition<K>,
+        condition: impl Condition<K> + Clone,
         what: &str,
-    ) -> Result<()>
+    ) -> Result<Option<K>>
     where
         K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
     {
-        match tokio::time::timeout(LIMIT, await_condition(api, name, condition)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(Error::api(format!("wait for {what}"), self.name())(error)),
-            Err(_) => Err(Error::Late {
-                what: format!("{what} in {}", self.name()),
-                limit: LIMIT,
-                hint: format!("; the logs are below {}", self.logs().display()),
-            }),
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        let late = || Error::Late {
+            what: format!("{what} in {}", self.name()),
+            limit: LIMIT,
+            hint: format!("; the logs are below {}", self.logs().display()),
+        };
+        loop {
+            let wait = await_condition(api.clone(), name, condition.clone());
+            match tokio::time::timeout_at(deadline, wait).await {
+                Ok(Ok(found)) => return Ok(found),
+                // A watch ends with the API server that served it; the next one may do better.
+                Ok(Err(_)) => tokio::time::sleep(Duration::from_millis(200)).await,
+                Err(_) => return Err(late()),
+            }
         }
     }
 
@@ -343,16 +397,13 @@ fn is_ready(node: Option<&NodeObject>) -> bool {
 }
 
 /// All replicas of the newest version are there and available.
-fn is_available() -> impl Condition<Deployment> {
-    |deployment: Option<&Deployment>| {
-        let Some((deployment, status)) = deployment.and_then(|d| Some((d, d.status.as_ref()?)))
-        else {
-            return false;
-        };
-        let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-        status.observed_generation == deployment.metadata.generation
-            && status.updated_replicas.unwrap_or(0) == wanted
-            && status.available_replicas.unwrap_or(0) == wanted
-            && status.replicas.unwrap_or(0) == wanted
-    }
+fn is_available(deployment: Option<&Deployment>) -> bool {
+    let Some((deployment, status)) = deployment.and_then(|d| Some((d, d.status.as_ref()?))) else {
+        return false;
+    };
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    status.observed_generation == deployment.metadata.generation
+        && status.updated_replicas.unwrap_or(0) == wanted
+        && status.available_replicas.unwrap_or(0) == wanted
+        && status.replicas.unwrap_or(0) == wanted
 }

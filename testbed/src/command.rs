@@ -1,7 +1,8 @@
 //! Other programs, run to their end, with an error that shows what was run and what it said.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use crate::error::{Error, Result};
@@ -14,7 +15,10 @@ pub(crate) struct Cmd {
 
 impl Cmd {
     pub fn new(program: impl AsRef<OsStr>) -> Self {
-        Self { command: Command::new(program), stdin: None }
+        let mut command = Command::new(program);
+        // Tools such as nft and tc are where only root looks by default.
+        command.env("PATH", search_path());
+        Self { command, stdin: None }
     }
 
     /// A program that needs root: through sudo when we are somebody else.
@@ -116,10 +120,14 @@ pub(crate) fn is_root() -> bool {
 }
 
 /// Where a program is, as the shell would find it, with the places of root's tools added.
-pub(crate) fn find_program(name: &str) -> Option<std::path::PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = search_path();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|candidate| candidate.is_file())
+}
+
+fn search_path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(Into::into))
-        .map(|dir| dir.join(name))
-        .find(|candidate| candidate.is_file())
+    let dirs = std::env::split_paths(&path);
+    let more = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from);
+    std::env::join_paths(dirs.chain(more)).unwrap_or(path)
 }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use crate::images::PAUSE_NAME;
-use crate::spec::ClusterSpec;
+use crate::spec::{ClusterSpec, Timings};
 
 /// One program that runs on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -226,7 +226,14 @@ disabled_plugins = [
 
 fn kubelet_config(place: &Place<'_>) -> String {
     let (node, dns) = (place.node, place.cluster.dns_service());
-    let update = place.cluster.timings.node_status_update.as_millis();
+    // Written down, even the default changes how often the whole status is reported.
+    let timings = place.cluster.timings;
+    let update = timings.node_status_update;
+    let update = if update == Timings::default().node_status_update {
+        String::new()
+    } else {
+        format!("nodeStatusUpdateFrequency: {}ms", update.as_millis())
+    };
     format!(
         r#"apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -247,7 +254,7 @@ clusterDomain: cluster.local
 resolvConf: /etc/kubernetes/resolv.conf
 imageGCHighThresholdPercent: 100
 evictionHard: {{memory.available: "100Mi", nodefs.available: "1%", nodefs.inodesFree: "1%", imagefs.available: "1%", imagefs.inodesFree: "1%"}}
-nodeStatusUpdateFrequency: {update}ms
+{update}
 serializeImagePulls: false
 volumePluginDir: /var/lib/kubelet/volumeplugins
 "#

@@ -4,12 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::bed::Provisions;
-use crate::cache::Cache;
 use crate::command::Cmd;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::progress::Progress;
 use crate::state::State;
 
 const KEPT: usize = 20;
@@ -36,13 +33,12 @@ pub(crate) fn keep_and_say(state: &State) {
 }
 
 fn keep(state: &State) -> Result<PathBuf> {
-    let cache = Cache::of_this_user()?;
-    let kept = cache.path("failures");
+    let kept = state.provisions.cache.path("failures");
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let dir = kept.join(format!("{}-{}", now.as_millis(), state.name));
     files::make_dir(&dir)?;
     remove_oldest(&kept)?;
-    let kubectl = Provisions::prepare(&Progress::silent())?.binaries.program("kubectl");
+    let kubectl = state.provisions.binaries.program("kubectl");
     for cluster in &state.clusters {
         let source = state.data.join(&cluster.name);
         for number in 1..=cluster.nodes {
@@ -58,11 +54,10 @@ fn keep(state: &State) -> Result<PathBuf> {
                 .arg("--kubeconfig")
                 .arg(&kubeconfig)
                 .args(["--request-timeout=3s", "get", kinds, "--all-namespaces", "-o", "yaml"])
+                .env("KUBECACHEDIR", source.join("kubectl-cache"))
                 .run();
-            let Ok(listed) = listed else {
-                continue;
-            };
-            files::write(&objects.join(format!("{}.yaml", kinds.replace(',', "-"))), listed)?;
+            let text = listed.unwrap_or_else(|error| format!("# {error}\n"));
+            files::write(&objects.join(format!("{}.yaml", kinds.replace(',', "-"))), text)?;
         }
     }
     Ok(dir)

@@ -55,6 +55,9 @@ impl Cluster {
     /// A power cut: all processes of the node end at once, its disk stays. Undone, it boots.
     pub fn kill_node(&self, number: usize) -> Result<Fault> {
         let node = self.node(number).clone();
+        if !node.is_up() {
+            return Err(Error::Refused(format!("{} is down already", node.name())));
+        }
         node.cut_power()?;
         let cluster = self.clone();
         Ok(Fault::new(format!("{} is down", node.name()), move || {
@@ -75,9 +78,9 @@ impl Cluster {
                 hint: String::new(),
             });
         }
-        let cluster = self.clone();
+        let (cluster, node) = (self.clone(), node.clone());
         let what = format!("{} on {} is stopped", component.name(), node.name());
-        Ok(Fault::new(what, move || block_on(cluster.restart())))
+        Ok(Fault::new(what, move || block_on(cluster.start_component(&node, component))))
     }
 
     /// Makes a program hang: it keeps its connections and answers nothing. Undone, it goes on.

@@ -138,12 +138,14 @@ impl Image {
             self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let dir = cache.path("images");
         files::make_dir(&dir)?;
-        let path = dir.join(format!("{name}-{}.tar", self.fingerprint()?));
+        let path = dir.join(format!("{name}@{}.tar", self.fingerprint()?));
+        if path.exists() {
+            return Ok(path);
+        }
+        let _writing = cache.lock("images")?;
         if !path.exists() {
-            let _writing = cache.lock("images")?;
             for old in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-                if old.file_name().to_string_lossy().starts_with(&format!("{name}-")) {
-                    // Whoever reads it at this moment has it open.
+                if old.file_name().to_string_lossy().starts_with(&format!("{name}@")) {
                     let _ = std::fs::remove_file(old.path());
                 }
             }

@@ -30,6 +30,7 @@ mod error;
 mod failure;
 mod fault;
 mod files;
+mod host;
 mod image;
 pub mod images;
 mod layout;

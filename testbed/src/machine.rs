@@ -1,6 +1,6 @@
 //! What a testbed could leave behind on the machine, looked at as a whole, to compare before and after.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub struct Machine {
 }
 
 /// Counters and the like, which change by themselves.
-const RESTLESS: [&str; 18] = [
+const RESTLESS: [&str; 20] = [
     "/proc/sys/fs/aio-nr",
     "/proc/sys/fs/dentry-state",
     "/proc/sys/fs/file-nr",
@@ -20,6 +20,8 @@ const RESTLESS: [&str; 18] = [
     "/proc/sys/fs/quota",
     "/proc/sys/kernel/cad_pid",
     "/proc/sys/kernel/ns_last_pid",
+    "/proc/sys/kernel/perf_cpu_time_max_percent",
+    "/proc/sys/kernel/perf_event_max_sample_rate",
     "/proc/sys/kernel/printk_ratelimit",
     "/proc/sys/kernel/pty/nr",
     "/proc/sys/kernel/random",
@@ -39,11 +41,11 @@ impl Machine {
         list(&mut facts, "link", "/sys/class/net");
         list(&mut facts, "testbed state", crate::layout::STATE);
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        // Field 5 is the mount point; the numbers before it are not ours to compare.
-        facts.extend(mounts.lines().filter_map(|line| {
-            let point = line.split(' ').nth(4)?;
-            Some(format!("mount {point}"))
-        }));
+        // Field 5 is the mount point; one may be mounted on several times.
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+        let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+        points.for_each(|point| *count.entry(point).or_default() += 1);
+        facts.extend(count.into_iter().map(|(point, times)| format!("mount {point} × {times}")));
         cgroups(&mut facts, Path::new("/sys/fs/cgroup"));
         sysctls(&mut facts, Path::new("/proc/sys"));
         facts.extend(programs().into_iter().map(|name| format!("process {name}")));
@@ -67,10 +69,19 @@ fn list(facts: &mut BTreeSet<String>, what: &str, dir: &str) {
 fn cgroups(facts: &mut BTreeSet<String>, dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            facts.insert(format!("cgroup {}", entry.path().display()));
-            cgroups(facts, &entry.path());
+            let path = entry.path();
+            if is_of_a_testbed(&entry.file_name().to_string_lossy()) {
+                facts.insert(format!("cgroup {}", path.display()));
+            }
+            cgroups(facts, &path);
         }
     }
+}
+
+/// Other cgroups come and go with the services of the machine.
+fn is_of_a_testbed(name: &str) -> bool {
+    let number = name.strip_prefix("tb").and_then(|rest| rest.split_once('-'));
+    name == "kubepods" || number.is_some_and(|(number, _)| number.parse::<u8>().is_ok())
 }
 
 fn sysctls(facts: &mut BTreeSet<String>, dir: &Path) {

@@ -48,11 +48,15 @@ mount -t bpf bpf /sys/fs/bpf || true
 # The kubelet writes these, and they are the whole machine's: it gets files with what it wants.
 mkdir /run/sysctl
 while read -r name value; do
+    [ -e "/proc/sys/$name" ] || continue
     file=/run/sysctl/${name//\//.}
     echo "$value" >"$file"
     mount --bind "$file" "/proc/sys/$name"
 done <<END
 vm/overcommit_memory 1
+vm/panic_on_oom 0
+kernel/keys/root_maxkeys 1000000
+kernel/keys/root_maxbytes 25000000
 kernel/panic 10
 kernel/panic_on_oops 1
 END

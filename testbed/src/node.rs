@@ -81,7 +81,7 @@ impl Node {
         let Some(init) = self.init() else {
             return BTreeMap::new();
         };
-        process::children(init)
+        process::of_init(init)
             .into_iter()
             .filter(|&pid| Identity::of(pid).is_some())
             .filter_map(|pid| Some((component_of(&process::arguments(pid))?, pid)))
@@ -114,7 +114,7 @@ impl Node {
         let configuration = self.disk().join("etc/kubernetes");
         files::make_dir(&configuration)?;
         files::make_dir(&self.log_dir())?;
-        let plugins = self.bed.packages.network_plugins().display().to_string();
+        let plugins = self.bed.provisions.packages.network_plugins().display().to_string();
         let place = self.place(&plugins);
         for component in self.components() {
             if let Some((name, text)) = component.configuration(&place) {
@@ -146,7 +146,7 @@ impl Node {
             .env("NAME", &self.name)
             .env("DISK", self.disk())
             .env("PKI", self.cluster_dir().join("pki"))
-            .env("PAUSE", &self.bed.pause)
+            .env("PAUSE", &self.bed.provisions.pause)
             .env("CGROUPS", self.bed.hierarchies.to_mount())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -178,7 +178,7 @@ impl Node {
 
     /// Starts a program; its output goes to its log.
     pub(crate) fn start(&self, component: Component) -> Result<()> {
-        let plugins = self.bed.packages.network_plugins().display().to_string();
+        let plugins = self.bed.provisions.packages.network_plugins().display().to_string();
         let arguments = component.arguments(&self.place(&plugins));
         let log = format!("/run/disk/log/{}.log", component.name());
         let command = self.inside()?.args(LAUNCH).arg(log).arg(component.name()).args(arguments);
@@ -206,8 +206,12 @@ impl Node {
 
     /// An error when the program has ended, with the end of its log.
     pub(crate) fn must_run(&self, component: Component) -> Result<()> {
-        if self.running().contains_key(&component) {
-            return Ok(());
+        // In the middle of an exec a process has no command line, so one look is not enough.
+        for _ in 0..5 {
+            if self.running().contains_key(&component) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         let log = self.log(component);
         Err(Error::Ended {
@@ -240,7 +244,6 @@ impl Node {
     /// Makes the kernel forget what the node did before the power cut.
     pub(crate) fn forget_network(&self) -> Result<()> {
         let namespace = self.network_namespace();
-        self.cgroup().empty();
         let _ = Cmd::words(&format!("ip -n {namespace} link del cni0")).ok();
         Cmd::words(&format!("ip netns exec {namespace} nft flush ruleset")).run().map(drop)
     }

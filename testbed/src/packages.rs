@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::cache::{Cache, Entry};
 use crate::command::{Cmd, find_program};
 use crate::error::{Error, Result};
@@ -12,7 +14,7 @@ use crate::files;
 use crate::progress::Progress;
 
 /// A program and the Debian package that has it.
-const TOOLS: [(&str, &str); 13] = [
+const TOOLS: [(&str, &str); 14] = [
     ("bash", "bash"),
     ("busybox", "busybox-static"),
     ("cc", "gcc"),
@@ -25,13 +27,14 @@ const TOOLS: [(&str, &str); 13] = [
     ("nsenter", "util-linux"),
     ("ping", "iputils-ping"),
     ("socat", "socat"),
+    ("sysctl", "procps"),
     ("tcpdump", "tcpdump"),
 ];
 
 const RUNTIME: [&str; 3] = ["containerd", "runc", "containernetworking-plugins"];
 
 /// Where the container runtime's programs and the network plugins are.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Packages {
     root: PathBuf,
 }

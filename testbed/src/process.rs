@@ -28,11 +28,6 @@ impl Identity {
         Self::of(i32::try_from(std::process::id()).ok()?)
     }
 
-    /// A process that is gone.
-    pub fn nobody() -> Self {
-        Self { pid: 0, started: String::new() }
-    }
-
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid).as_ref() == Some(self)
     }

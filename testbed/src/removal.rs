@@ -12,37 +12,30 @@ use crate::command::Cmd;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::process::{self, Identity};
-use crate::state::{self, Lock, State};
+use crate::state::State;
 
-/// Removes a testbed and all it has made.
-pub(crate) fn remove(state: &State) -> Result<()> {
-    let _lock = Lock::take()?;
-    remove_locked(state);
-    let left = leftovers(state);
-    state::forget_if_last();
-    if left.is_empty() {
-        return Ok(());
-    }
-    Err(Error::Refused(format!(
-        "testbed {} could not be removed completely; still there: {}",
-        state.number,
-        left.join(", ")
-    )))
-}
-
-/// As `remove`, with the lock held already.
-pub(crate) fn remove_locked(state: &State) {
+/// Removes a testbed and all it has made; the caller holds the lock. When something resists, the
+/// testbed stays written down, so that it can be tried again.
+pub(crate) fn remove_locked(state: &State) -> Result<()> {
     let layout = state.layout();
     let namespaces = namespaces(&layout.prefix());
     kill_all(&namespaces);
-    cgroup::remove(&cgroups(state));
+    cgroup::remove(&state.hierarchies.starting_with(&layout.prefix()));
     let _ = Cmd::words(&format!("ip link del {}", layout.host_link())).ok();
     for namespace in &namespaces {
         let name = namespace.file_name().unwrap_or_default();
         let _ = Cmd::words("ip netns del").arg(name).ok();
     }
     let _ = files::remove_tree(&state.data);
-    let _ = files::remove_tree(&layout.state_dir());
+    let left = leftovers(state);
+    if left.is_empty() {
+        return files::remove_tree(&layout.state_dir());
+    }
+    Err(Error::Refused(format!(
+        "testbed {} could not be removed completely, try again; still there: {}",
+        state.number,
+        left.join(", ")
+    )))
 }
 
 /// Killing a node's first process ends all others of the node and drops its mounts.
@@ -68,26 +61,15 @@ fn kill_all(namespaces: &[PathBuf]) {
 fn leftovers(state: &State) -> Vec<String> {
     let layout = state.layout();
     let link = Path::new("/sys/class/net").join(layout.host_link());
-    let places = namespaces(&layout.prefix()).into_iter().chain(cgroups(state)).chain([
-        link,
-        state.data.clone(),
-        layout.state_dir(),
-    ]);
+    let places = namespaces(&layout.prefix())
+        .into_iter()
+        .chain(state.hierarchies.starting_with(&layout.prefix()))
+        .chain([link, state.data.clone()]);
     places.filter(|path| path.exists()).map(|path| path.display().to_string()).collect()
 }
 
 fn namespaces(prefix: &str) -> Vec<PathBuf> {
-    starting_with(Path::new("/run/netns"), prefix)
-}
-
-fn cgroups(state: &State) -> Vec<PathBuf> {
-    let prefix = state.layout().prefix();
-    let parents = state.cgroups.iter();
-    parents.flat_map(|parent| starting_with(parent, &prefix)).collect()
-}
-
-fn starting_with(dir: &Path, prefix: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
         .map(|entry| entry.path())

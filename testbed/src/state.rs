@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::cache::Cache;
+use crate::bed::Provisions;
 use crate::cgroup::Hierarchies;
 use crate::error::{Error, Result};
 use crate::files;
+use crate::host;
 use crate::layout::{Layout, STATE, TESTBEDS};
 use crate::process::Identity;
 use crate::removal;
@@ -26,8 +27,9 @@ pub(crate) struct State {
     pub ready: bool,
     /// On disk: certificates, kubeconfigs, the nodes' files and logs.
     pub data: PathBuf,
-    /// The parents of the nodes' cgroups.
-    pub cgroups: Vec<PathBuf>,
+    /// Those of the process that made it: another one may be elsewhere in them.
+    pub hierarchies: Hierarchies,
+    pub provisions: Provisions,
     pub clusters: Vec<ClusterSpec>,
 }
 
@@ -35,41 +37,43 @@ const FILE: &str = "state.json";
 
 impl State {
     /// Takes the lowest free number for a new testbed, after removing those nobody owns any more.
+    /// One that stays must be the only one of its name.
     pub fn claim(
-        cache: &Cache,
+        provisions: &Provisions,
         name: &str,
-        owner: Option<Identity>,
+        stays: bool,
         clusters: &[ClusterSpec],
     ) -> Result<Self> {
         let _lock = Lock::take()?;
-        for stale in Self::all().iter().filter(|state| state.is_abandoned()) {
-            removal::remove_locked(stale);
+        if stays && Self::all().iter().any(|state| !state.is_abandoned() && state.name == name) {
+            return Err(Error::Refused(format!("{name} is running, or being started, already")));
         }
-        let taken: Vec<u8> = Self::all().iter().map(|state| state.number).collect();
-        let free = (0..TESTBEDS).find(|number| !taken.contains(number));
+        for abandoned in Self::all().iter().filter(|state| state.is_abandoned()) {
+            let _ = removal::remove_locked(abandoned);
+        }
+        let free = (0..TESTBEDS).find(|&number| !Layout::new(number).state_dir().exists());
         let number = free.ok_or_else(|| {
             Error::Refused(format!(
                 "{TESTBEDS} testbeds run on this machine already; \
                  `tombolo playground down --all` removes them"
             ))
         })?;
-        let layout = Layout::new(number);
-        let data = cache.path("run").join(number.to_string());
         let state = Self {
             number,
             name: name.to_owned(),
-            owner,
+            owner: Identity::of_this_process(),
             ready: false,
-            data,
-            cgroups: cgroup_parents()?,
+            data: provisions.cache.path("run").join(number.to_string()),
+            hierarchies: Hierarchies::of_this_machine()?,
+            provisions: provisions.clone(),
             clusters: clusters.to_vec(),
         };
         // Whatever an earlier one of this number lost hold of goes first.
-        removal::remove_locked(&state);
+        removal::remove_locked(&state)?;
+        host::make_ready()?;
         files::make_dir(&state.data)?;
-        files::make_dir(&layout.state_dir())?;
+        files::make_dir(&state.layout().state_dir())?;
         state.save()?;
-        raise_inotify_limit()?;
         Ok(state)
     }
 
@@ -78,38 +82,15 @@ impl State {
         files::write(&self.layout().state_dir().join(FILE), text)
     }
 
-    /// All testbeds of the machine, by their numbers.
+    /// All testbeds of the machine that this version of the program understands, by their numbers.
     pub fn all() -> Vec<Self> {
-        let dirs = std::fs::read_dir(STATE).into_iter().flatten().flatten();
-        let mut numbers: Vec<u8> = dirs
-            .filter_map(|dir| dir.file_name().to_str()?.parse().ok())
-            .filter(|number| *number < TESTBEDS)
-            .collect();
-        numbers.sort_unstable();
-        numbers
-            .into_iter()
-            .map(|number| Self::read(number).unwrap_or(Self::unknown(number)))
-            .collect()
+        numbers().into_iter().filter_map(|number| Self::read(number).ok()).collect()
     }
 
-    fn read(number: u8) -> Option<Self> {
-        let file = Layout::new(number).state_dir().join(FILE);
-        serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
-    }
-
-    /// One that another version of this program made, or whose making was interrupted at once:
-    /// enough is known to remove it.
-    fn unknown(number: u8) -> Self {
-        let cache = Cache::of_this_user().ok();
-        Self {
-            number,
-            name: format!("unknown-{number}"),
-            owner: Some(Identity::nobody()),
-            ready: false,
-            data: cache.map(|cache| cache.path("run").join(number.to_string())).unwrap_or_default(),
-            cgroups: cgroup_parents().unwrap_or_default(),
-            clusters: Vec::new(),
-        }
+    /// What can't be read: made by another version, or the making was interrupted at once.
+    pub fn unreadable() -> Vec<PathBuf> {
+        let unread = numbers().into_iter().filter(|&number| Self::read(number).is_err());
+        unread.map(|number| Layout::new(number).state_dir()).collect()
     }
 
     pub fn layout(&self) -> Layout {
@@ -119,11 +100,21 @@ impl State {
     pub fn is_abandoned(&self) -> bool {
         self.owner.as_ref().is_some_and(|owner| !owner.is_alive())
     }
+
+    fn read(number: u8) -> std::io::Result<Self> {
+        let file = Layout::new(number).state_dir().join(FILE);
+        Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
+    }
 }
 
-fn cgroup_parents() -> Result<Vec<PathBuf>> {
-    let roots = Hierarchies::of_this_machine()?.roots("node").into_iter();
-    Ok(roots.filter_map(|root| root.parent().map(Path::to_owned)).collect())
+fn numbers() -> Vec<u8> {
+    let dirs = std::fs::read_dir(STATE).into_iter().flatten().flatten();
+    let mut numbers: Vec<u8> = dirs
+        .filter_map(|dir| dir.file_name().to_str()?.parse().ok())
+        .filter(|number| *number < TESTBEDS)
+        .collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 /// Held while testbeds are claimed or removed, by whichever process.
@@ -133,49 +124,40 @@ pub(crate) struct Lock {
 
 impl Lock {
     pub fn take() -> Result<Self> {
-        files::make_dir(Path::new(STATE))?;
         let path = Path::new(STATE).join("lock");
         loop {
+            files::make_dir(Path::new(STATE))?;
             let file = match File::create(&path) {
                 // Removed with the directory by the last testbed that went.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    files::make_dir(Path::new(STATE))?;
-                    continue;
-                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 other => other.map_err(Error::file("create", &path))?,
             };
             flock(&file, FlockOperation::LockExclusive)
                 .map_err(|errno| Error::file("lock", &path)(errno.into()))?;
             let ours = file.metadata().map_err(Error::file("find", &path))?.ino();
             if std::fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
+                forget_unfinished();
                 return Ok(Self { _file: file });
             }
         }
     }
 }
 
-const INOTIFY: &str = "/proc/sys/fs/inotify/max_user_instances";
-const INOTIFY_BEFORE: &str = "inotify-before";
-
-/// The usual 128 are too few for several kubelets. What it was comes back with the last removal.
-fn raise_inotify_limit() -> Result<()> {
-    let enough = 1024;
-    let current = files::read(Path::new(INOTIFY))?;
-    if current.trim().parse().unwrap_or(0) < enough {
-        files::write(&Path::new(STATE).join(INOTIFY_BEFORE), &current)?;
-        files::write_kernel(Path::new(INOTIFY), &enough.to_string())?;
+/// A claim that was interrupted before it wrote anything down has made nothing else either.
+fn forget_unfinished() {
+    for dir in numbers().into_iter().map(|number| Layout::new(number).state_dir()) {
+        if !dir.join(FILE).exists() {
+            let _ = std::fs::remove_dir_all(dir);
+        }
     }
-    Ok(())
 }
 
-/// With the lock held: when no testbed is left, leaves the machine as it was.
-pub(crate) fn forget_if_last() {
-    let state = Path::new(STATE);
-    if !State::all().is_empty() {
-        return;
+impl Drop for Lock {
+    /// With the last testbed gone, the machine is left as it was.
+    fn drop(&mut self) {
+        if numbers().is_empty() {
+            host::put_back();
+            let _ = std::fs::remove_dir_all(STATE);
+        }
     }
-    if let Ok(before) = std::fs::read_to_string(state.join(INOTIFY_BEFORE)) {
-        let _ = std::fs::write(INOTIFY, before.trim());
-    }
-    let _ = std::fs::remove_dir_all(state);
 }

@@ -1,5 +1,6 @@
 //! A testbed: some clusters and the network between them, from start to removal.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
@@ -10,11 +11,10 @@ use crate::cluster::Cluster;
 use crate::command::is_root;
 use crate::error::{Error, Result};
 use crate::failure;
-use crate::process::Identity;
 use crate::progress::Progress;
 use crate::removal;
 use crate::spec::{ClusterSpec, MAX_CLUSTERS};
-use crate::state::State;
+use crate::state::{Lock, State};
 use crate::wan;
 
 /// Clusters that run. When it is dropped they go, unless it was left running.
@@ -58,22 +58,31 @@ impl Testbed {
         let Some(state) = in_use.find(|state| state.name == name) else {
             return Ok(None);
         };
-        let provisions = Provisions::prepare(&progress)?;
-        Self::attach(state, provisions, progress).map(Some)
+        Ok(Some(Self::attach(state, progress)))
     }
 
     /// Removes every testbed of the machine whose process is gone, and those whose name is `also`
     /// wanted. Returns the names of those removed.
     pub fn sweep(also: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         require_root()?;
-        let mut removed = Vec::new();
-        for state in State::all() {
-            if state.is_abandoned() || also(&state.name) {
-                removal::remove(&state)?;
-                removed.push(state.name);
-            }
+        let _lock = Lock::take()?;
+        let wanted = |state: &State| state.is_abandoned() || also(&state.name);
+        let found: Vec<State> = State::all().into_iter().filter(wanted).collect();
+        let failed: Vec<String> = found
+            .iter()
+            .filter_map(|state| removal::remove_locked(state).err())
+            .map(|error| error.to_string())
+            .collect();
+        if failed.is_empty() {
+            return Ok(found.into_iter().map(|state| state.name).collect());
         }
-        Ok(removed)
+        Err(Error::Refused(failed.join("\n")))
+    }
+
+    /// Directories of testbeds that another version of this program has made: only that can remove
+    /// what belongs to them.
+    pub fn unreadable() -> Vec<PathBuf> {
+        State::unreadable()
     }
 
     pub fn clusters(&self) -> &[Cluster] {
@@ -113,17 +122,18 @@ impl Testbed {
 
     /// Removes it now, and says what could not be removed.
     pub fn remove(mut self) -> Result<()> {
-        require_root()?;
-        self.ours = false;
-        active::forget(self.state.number);
-        removal::remove(&self.state)
+        if std::mem::take(&mut self.ours) {
+            return active::remove(self.state.number);
+        }
+        let _lock = Lock::take()?;
+        removal::remove_locked(&self.state)
     }
 
-    fn attach(state: State, provisions: Provisions, progress: Progress) -> Result<Self> {
-        let bed = Arc::new(Bed::new(&state, provisions, progress)?);
+    fn attach(state: State, progress: Progress) -> Self {
+        let bed = Arc::new(Bed::new(&state, progress));
         let specs = state.clusters.iter().enumerate();
         let clusters = specs.map(|(n, spec)| Cluster::new(&bed, spec, n)).collect();
-        Ok(Self { bed, state, clusters, ours: false })
+        Self { bed, state, clusters, ours: false }
     }
 
     async fn start(&self) -> Result<()> {
@@ -135,8 +145,10 @@ impl Testbed {
 
 impl Drop for Testbed {
     fn drop(&mut self) {
-        if self.ours {
-            active::remove(self.state.number);
+        if self.ours
+            && let Err(error) = active::remove(self.state.number)
+        {
+            eprintln!("{error}");
         }
     }
 }
@@ -168,10 +180,8 @@ impl TestbedBuilder {
             Ok(provisions) => provisions?,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
-        let owner = Identity::of_this_process();
-        let state = State::claim(&provisions.cache, &self.name, owner, &self.clusters)?;
-        active::add(&state);
-        let mut testbed = Testbed::attach(state, provisions, self.progress)?;
+        let claim = || State::claim(&provisions, &self.name, self.stays, &self.clusters);
+        let mut testbed = Testbed::attach(active::claim(claim)?, self.progress);
         testbed.ours = true;
         // The images are only known here: what is written down has none.
         for (cluster, spec) in testbed.clusters.iter_mut().zip(&self.clusters) {

@@ -5,12 +5,12 @@ mod common;
 
 use common::{eventually, kubectl_says, rome_and_milan};
 use tokio::sync::OnceCell;
-use tombolo_testbed::{Node, Testbed};
+use tombolo_testbed::{Node, Testbed, Timings};
 
 static BED: OnceCell<Testbed> = OnceCell::const_new();
 
 async fn bed() -> &'static Testbed {
-    BED.get_or_init(|| rome_and_milan("clusters")).await
+    BED.get_or_init(|| rome_and_milan("clusters", Timings::default())).await
 }
 
 mod as_a_user {

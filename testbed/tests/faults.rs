@@ -2,14 +2,22 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{eventually, kubectl_says, rome_and_milan};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
-use tombolo_testbed::{Cluster, Component, Node, Protocol, Testbed};
+use tombolo_testbed::{Cluster, Component, Node, Protocol, Testbed, Timings};
 
 /// The bed, for one test at a time: faults would disturb each other.
 async fn bed() -> MutexGuard<'static, Testbed> {
     static BED: OnceCell<Mutex<Testbed>> = OnceCell::const_new();
-    let start = async || Mutex::new(rome_and_milan("faults").await);
+    // A node that is gone is noticed soon.
+    let quick = Timings {
+        node_status_update: Duration::from_secs(1),
+        node_monitor_period: Duration::from_secs(1),
+        node_monitor_grace: Duration::from_secs(5),
+    };
+    let start = async || Mutex::new(rome_and_milan("faults", quick).await);
     BED.get_or_init(start).await.lock().await
 }
 
@@ -107,7 +115,8 @@ async fn a_limited_path_is_slower_and_fast_again_afterwards() {
     let megabits = async || {
         let server = ["iperf3", "--server", "--one-off", "--idle-timeout", "20"];
         let client = format!(
-            "until iperf3 -J -t 2 -c {} > /run/report; do sleep 0.1; done; cat /run/report",
+            "for i in {{1..100}}; do iperf3 -J -t 2 -c {} > /run/report && break; sleep 0.1; done; \
+             cat /run/report",
             milan.address()
         );
         let client = ["bash", "-c", &client];
@@ -156,6 +165,23 @@ async fn a_stopped_kubelet_makes_its_node_unknown() {
     node_becomes(milan, "milan-2", "Unknown").await;
     stopped.undo().unwrap();
     node_becomes(milan, "milan-2", "True").await;
+}
+
+#[tokio::test]
+async fn two_faults_at_a_time_are_mended_one_by_one() {
+    let bed = bed().await;
+    let rome = bed.cluster("rome");
+    let runs = |component| rome.node(1).running().contains_key(&component);
+    let scheduler = rome.stop(1, Component::Scheduler).unwrap();
+    let proxy = rome.stop(1, Component::KubeProxy).unwrap();
+    let down = rome.kill_node(2).unwrap();
+    assert_eq!(rome.kill_node(2).unwrap_err().to_string(), "rome-2 is down already");
+    proxy.undo().unwrap();
+    assert!(runs(Component::KubeProxy) && !runs(Component::Scheduler) && !rome.node(2).is_up());
+    down.undo().unwrap();
+    assert!(rome.node(2).is_up() && !runs(Component::Scheduler));
+    drop(scheduler);
+    assert!(runs(Component::Scheduler));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_testbed::Machine;
+use tombolo_testbed::{Component, Machine, Progress, Testbed};
 
 /// Beside a playground that the user of this machine may have.
 const NAME: &str = "test-playground";
@@ -52,24 +52,13 @@ fn assert_unchanged(before: &Machine) {
     assert!(differences.is_empty(), "{differences:#?}");
 }
 
+fn testbed() -> Testbed {
+    Testbed::find(NAME, Progress::silent()).unwrap().expect("it runs")
+}
+
 /// The process id of a program of Kubernetes on a node, on this machine.
-fn pid_of(program: &str, namespace_suffix: &str) -> i32 {
-    let list = Command::new("sh")
-        .arg("-c")
-        .arg(format!(
-            "ip netns pids $(ip netns | awk '{{print $1}}' | grep -- '{namespace_suffix}$')"
-        ))
-        .output()
-        .unwrap();
-    let pids = String::from_utf8_lossy(&list.stdout).into_owned();
-    pids.lines()
-        .filter_map(|pid| pid.parse().ok())
-        .find(|pid| {
-            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
-            let command = command.unwrap_or_default();
-            command.split('\0').next().is_some_and(|path| path.ends_with(program))
-        })
-        .unwrap_or_else(|| panic!("{program} does not run in {namespace_suffix}: {pids}"))
+fn pid_of(cluster: &str, component: Component) -> i32 {
+    testbed().cluster(cluster).node(1).running()[&component]
 }
 
 fn kill(pid: i32, signal: &str) {
@@ -105,13 +94,14 @@ fn from_up_to_down() {
     assert!(works(&["logs", "rome-1", "kubelet"]).contains("Starting kubelet"));
 
     let uid = ["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"];
-    let (uid_before, api_server) = (kubectl("rome", &uid), pid_of("kube-apiserver", "rome-1"));
+    let (uid_before, api_server) = (kubectl("rome", &uid), pid_of("rome", Component::ApiServer));
     works(&["up"]);
     assert_eq!(kubectl("rome", &uid), uid_before, "asked twice, nothing is made anew");
-    assert_eq!(pid_of("kube-apiserver", "rome-1"), api_server, "nor started anew");
+    assert_eq!(pid_of("rome", Component::ApiServer), api_server, "nor started anew");
 
-    kill(pid_of("kube-scheduler", "rome-1"), "-KILL");
-    kill(pid_of("pause", "milan-1"), "-KILL");
+    kill(pid_of("rome", Component::Scheduler), "-KILL");
+    // The guard would mend it: the power stays off.
+    std::mem::forget(testbed().cluster("milan").kill_node(1).unwrap());
     let status = works(&["status"]);
     assert!(status.contains("without kube-scheduler"), "{status}");
     assert!(status.contains("down"), "{status}");
@@ -139,9 +129,8 @@ fn interrupted_by(signal: &str) {
     let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let booted = || {
-        let namespaces = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
-        namespaces.filter(|entry| entry.file_name().to_string_lossy().ends_with("milan-1")).count()
-            > 0
+        let found = Testbed::find(NAME, Progress::silent()).unwrap();
+        found.is_some_and(|testbed| testbed.clusters().iter().all(|c| c.node(1).is_up()))
     };
     while !booted() {
         assert!(Instant::now() < deadline, "no node after a minute");

@@ -6,16 +6,11 @@ use tombolo_testbed::{Cluster, ClusterSpec, Testbed, Timings, images};
 
 /// Rome and milan with the same address ranges and two nodes each; on every node a web server that
 /// answers with its pod's name, and a client.
-pub async fn rome_and_milan(name: &str) -> Testbed {
+pub async fn rome_and_milan(name: &str, timings: Timings) -> Testbed {
     tombolo_testbed::prepare(&tombolo_testbed::Progress::plain()).expect("all is there");
     let toolbox = images::toolbox().expect("the toolbox's programs are installed");
-    let quick = Timings {
-        node_status_update: Duration::from_secs(1),
-        node_monitor_period: Duration::from_secs(1),
-        node_monitor_grace: Duration::from_secs(4),
-    };
     let cluster = |name| {
-        let spec = ClusterSpec::new(name).nodes(2).timings(quick);
+        let spec = ClusterSpec::new(name).nodes(2).timings(timings);
         spec.image(toolbox.clone())
     };
     let bed = Testbed::builder(name).cluster(cluster("rome")).cluster(cluster("milan"));

@@ -73,6 +73,12 @@ fn down(name: &str, all: bool) -> Result<()> {
         [] => println!("Nothing is running: nothing to remove."),
         names => println!("Removed: {}.", names.join(", ")),
     }
+    for dir in Testbed::unreadable() {
+        eprintln!(
+            "{} belongs to clusters of another version of tombolo: remove them with that one",
+            dir.display()
+        );
+    }
     Ok(())
 }
 

@@ -26,18 +26,17 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<()> {
     tombolo_testbed::require_root()?;
     let runtime = tokio::runtime::Runtime::new()?;
     let bars = Bars::new();
-    let testbed = match Testbed::find(name, bars.progress())? {
-        Some(testbed) => {
-            same_shape(&testbed, arguments)?;
-            runtime.block_on(testbed.repair())?;
-            testbed
-        }
-        None => runtime.block_on(start(name, arguments, &bars))?,
+    let started = match Testbed::find(name, bars.progress())? {
+        Some(testbed) => same_shape(&testbed, arguments)
+            .and_then(|()| Ok(runtime.block_on(testbed.repair())?))
+            .map(|()| testbed),
+        None => runtime.block_on(start(name, arguments, &bars)),
     };
+    bars.finish();
+    let testbed = started?;
     for cluster in testbed.clusters() {
         cluster.give_to_caller()?;
     }
-    bars.finish();
     status::print(&runtime, &testbed)?;
     print_what_next(&testbed);
     Ok(())
@@ -83,12 +82,13 @@ fn same_shape(testbed: &Testbed, wanted: &Arguments) -> Result<()> {
 
 fn print_what_next(testbed: &Testbed) {
     let first = testbed.clusters().first().map_or("rome", Cluster::name);
+    let program = std::env::args().next().unwrap_or_else(|| "tombolo".into());
     println!(
         "
-  tombolo playground shell {first}       a shell with kubectl set up
-  tombolo playground kubeconfig {first}  the path of a kubeconfig
-  tombolo playground logs             the logs of every component
-  tombolo playground down             remove it all
+  {program} playground shell {first}       a shell with kubectl set up
+  {program} playground kubeconfig {first}  the path of a kubeconfig
+  {program} playground logs             the logs of every component
+  sudo {program} playground down        remove it all
 "
     );
 }

@@ -191,4 +191,27 @@ mod tests {
         assert_eq!(rome.api_service().to_string(), "10.96.0.1");
         assert_eq!(rome.dns_service().to_string(), "10.96.0.10");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_accepted_has_room_for_its_nodes_and_services(
+            nodes: u8,
+            pods: (u32, u8),
+            services: (u32, u8),
+        ) {
+            let network = |(bits, length): (u32, u8)| {
+                Ipv4Net::new_assert(bits.into(), length % 33)
+            };
+            let spec = ClusterSpec::new("x")
+                .nodes(nodes)
+                .pod_cidr(network(pods))
+                .service_cidr(network(services));
+            if spec.check().is_ok() {
+                let parts = spec.pod_cidr.subnets(24).unwrap().take(usize::from(nodes)).count();
+                assert_eq!(parts, usize::from(nodes));
+                assert!(spec.service_cidr.contains(&spec.dns_service()));
+                assert!(!spec.pod_cidr.contains(&spec.api_service()));
+            }
+        }
+    }
 }

@@ -163,4 +163,43 @@ mod tests {
         let nat: NatCidr = serde_json::from_str("\"None\"").unwrap();
         assert_eq!(serde_json::to_string(&nat).unwrap(), "\"None\"");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_written_is_read_again(v6: bool, bits: u128, length in 0_u8..=128) {
+            let net = network(v6, bits, length);
+            let cidr = Cidr::try_from(net.trunc()).unwrap();
+            assert_eq!(cidr.to_string().parse(), Ok(cidr));
+            assert_eq!(NatCidr::Remapped(cidr).to_string().parse(), Ok(NatCidr::Remapped(cidr)));
+        }
+
+        #[test]
+        fn an_address_in_a_network_is_refused_and_the_network_is_named(
+            v6: bool,
+            bits: u128,
+            length in 0_u8..=128,
+        ) {
+            let net = network(v6, bits, length);
+            match net.to_string().parse::<Cidr>() {
+                Ok(cidr) => assert_eq!(cidr.net(), net.trunc()),
+                Err(error) => {
+                    assert_ne!(net, net.trunc());
+                    assert!(error.to_string().ends_with(&format!("write {}", net.trunc())));
+                }
+            }
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text: String) {
+            let _ = text.parse::<Cidr>();
+            let _ = text.parse::<NatCidr>();
+        }
+    }
+
+    fn network(v6: bool, bits: u128, length: u8) -> IpNet {
+        if v6 {
+            return IpNet::new(std::net::Ipv6Addr::from(bits).into(), length).unwrap();
+        }
+        IpNet::new(std::net::Ipv4Addr::from(bits as u32).into(), length.min(32)).unwrap()
+    }
 }

@@ -5,8 +5,9 @@ use comfy_table::{ContentArrangement, Table, presets};
 use tombolo_testbed::{Cluster, KUBERNETES, Node, Testbed};
 
 pub fn run(testbed: &Testbed) -> Result<()> {
-    let runtime = tokio::runtime::Runtime::new()?;
-    print(&runtime, testbed)
+    // Only root may see which processes belong to which node.
+    tombolo_testbed::require_root()?;
+    print(&tokio::runtime::Runtime::new()?, testbed)
 }
 
 pub fn print(runtime: &tokio::runtime::Runtime, testbed: &Testbed) -> Result<()> {

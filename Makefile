@@ -28,7 +28,7 @@ say = @printf '\n\033[1m%s\033[0m\n' "$(1)"
 
 .PHONY: help
 help: ## Print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
 
 .PHONY: playground
 playground: $(STATIC) ## Start two real clusters on this machine, and say how to use them

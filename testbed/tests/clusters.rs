@@ -161,7 +161,7 @@ mod the_network {
             rome.address()
         );
         let speak =
-            format!("while :; do echo hello; sleep 0.2; done | timeout 5 socat -u STDIN {from}");
+            format!("while :; do echo hello; sleep 0.2; done | timeout 10 socat -u STDIN {from}");
         let listen = format!("{} | head -n 1", listen.join(" "));
         let (listen, speak) = (["bash", "-c", &listen], ["bash", "-c", &speak]);
         let (heard, _) = tokio::join!(milan.run(&listen), rome.run(&speak));

@@ -84,7 +84,9 @@ impl Node {
         process::of_init(init)
             .into_iter()
             .filter(|&pid| Identity::of(pid).is_some())
-            .filter_map(|pid| Some((component_of(&process::arguments(pid))?, pid)))
+            .filter_map(|pid| {
+                Some((component_of(&process::arguments(pid), &process::short_name(pid))?, pid))
+            })
             .collect()
     }
 
@@ -206,7 +208,7 @@ impl Node {
 
     /// An error when the program has ended, with the end of its log.
     pub(crate) fn must_run(&self, component: Component) -> Result<()> {
-        // In the middle of an exec a process has no command line, so one look is not enough.
+        // Processes come and go while the list of them is read, so one look is not enough.
         for _ in 0..5 {
             if self.running().contains_key(&component) {
                 return Ok(());
@@ -334,12 +336,20 @@ table ip testbed-masquerade {{
 const LAUNCH: [&str; 4] =
     ["sh", "-c", r#"log=$1; shift; exec "$@" >>"$log" 2>&1 </dev/null &"#, "sh"];
 
-/// Which component a command line is of: itself, or the shell that is about to become it.
-fn component_of(arguments: &[String]) -> Option<Component> {
-    let launched = arguments.starts_with(&LAUNCH.map(str::to_owned));
-    let name = if launched { arguments.get(LAUNCH.len() + 1)? } else { arguments.first()? };
-    let name = Path::new(name).file_name()?;
-    Component::ALL.into_iter().find(|component| name == component.name())
+/// Which component a process is: by its command line, or that of the shell that is about to become
+/// it, and for as long as there is none by the name that the kernel cut short.
+fn component_of(arguments: &[String], short_name: &str) -> Option<Component> {
+    let find = |name: &str| Component::ALL.into_iter().find(|component| component.name() == name);
+    match arguments.first().map(String::as_str) {
+        None | Some("") => {
+            let cut = |component: &Component| &component.name()[..component.name().len().min(15)];
+            Component::ALL.into_iter().find(|component| cut(component) == short_name)
+        }
+        Some(_) if arguments.starts_with(&LAUNCH.map(str::to_owned)) => {
+            find(arguments.get(LAUNCH.len() + 1)?)
+        }
+        Some(program) => find(Path::new(program).file_name()?.to_str()?),
+    }
 }
 
 /// In a session of its own: Ctrl-C at the terminal is for us, not for what we started.
@@ -364,11 +374,20 @@ mod tests {
     fn a_component_is_known_from_the_moment_it_is_launched() {
         let line = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let launching = [&LAUNCH[..], &["/run/disk/log/etcd.log", "etcd", "--name=x"]].concat();
-        assert_eq!(component_of(&line(&launching)), Some(Component::Etcd));
-        assert_eq!(component_of(&line(&["etcd", "--name=x"])), Some(Component::Etcd));
-        assert_eq!(component_of(&line(&["/x/kubelet"])), Some(Component::Kubelet));
-        assert_eq!(component_of(&line(&["sh", "-c", "etcd"])), None);
-        assert_eq!(component_of(&line(&["containerd-shim-runc-v2"])), None);
-        assert_eq!(component_of(&[]), None);
+        assert_eq!(component_of(&line(&launching), "sh"), Some(Component::Etcd));
+        assert_eq!(component_of(&line(&["etcd", "--name=x"]), "etcd"), Some(Component::Etcd));
+        assert_eq!(component_of(&line(&["/x/kubelet"]), "kubelet"), Some(Component::Kubelet));
+        assert_eq!(component_of(&line(&["sh", "-c", "etcd"]), "sh"), None);
+        assert_eq!(component_of(&line(&["containerd-shim-runc-v2"]), "containerd-shim"), None);
+    }
+
+    #[test]
+    fn a_component_is_known_while_its_program_is_read_from_disk() {
+        for nothing in [vec![], vec![String::new()]] {
+            let manager = component_of(&nothing, "kube-controller");
+            assert_eq!(manager, Some(Component::ControllerManager));
+            assert_eq!(component_of(&nothing, "containerd"), Some(Component::Containerd));
+            assert_eq!(component_of(&nothing, "containerd-shim"), None);
+        }
     }
 }

@@ -52,6 +52,13 @@ pub(crate) fn arguments(pid: i32) -> Vec<String> {
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
+/// The kernel's short name of a process. It is there before the command line is, which takes until
+/// the program has been read from disk.
+pub(crate) fn short_name(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
 /// The name of the program that a process runs.
 pub(crate) fn program(pid: i32) -> Option<String> {
     let arguments = arguments(pid);

@@ -208,12 +208,13 @@ impl Node {
 
     /// An error when the program has ended, with the end of its log.
     pub(crate) fn must_run(&self, component: Component) -> Result<()> {
-        // Processes come and go while the list of them is read, so one look is not enough.
-        for _ in 0..5 {
+        // Processes come and go while the list of them is read, and one that is being started on a
+        // busy machine may have no name for a moment: a single look proves nothing.
+        for _ in 0..50 {
             if self.running().contains_key(&component) {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(20));
         }
         let log = self.log(component);
         Err(Error::Ended {

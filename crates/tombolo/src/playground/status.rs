@@ -1,7 +1,7 @@
 //! `tombolo playground status`
 
 use anyhow::Result;
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{Table, presets};
 use tombolo_testbed::{Cluster, KUBERNETES, Node, Testbed};
 
 pub fn run(testbed: &Testbed) -> Result<()> {
@@ -14,7 +14,6 @@ pub fn print(runtime: &tokio::runtime::Runtime, testbed: &Testbed) -> Result<()>
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(["CLUSTER", "NODE", "ADDRESS", "STATE", "RUNNING", "MEMORY"]);
     for cluster in testbed.clusters() {
         let ready = runtime.block_on(cluster.ready_nodes());

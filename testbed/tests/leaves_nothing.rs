@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use tokio::sync::{Mutex, MutexGuard};
-use tombolo_testbed::{Cache, ClusterSpec, Machine, Testbed, images};
+use tombolo_testbed::{Cache, Cluster, ClusterSpec, Component, Machine, Testbed, images};
 
 async fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
@@ -27,13 +27,18 @@ async fn dropped_after_pods_have_run() {
     let _turn = alone().await;
     let before = Machine::look();
     let toolbox = images::toolbox().unwrap();
-    let rome = ClusterSpec::new("rome").image(toolbox);
+    let rome = ClusterSpec::new("rome")
+        .pod_cidr("10.1.0.0/20".parse().unwrap())
+        .service_cidr("10.2.0.0/24".parse().unwrap())
+        .api_server_flag("--max-requests-inflight=123")
+        .durable()
+        .image(toolbox);
     let bed = Testbed::builder("dropped").cluster(rome).start().await.unwrap();
     let rome = bed.cluster("rome");
-    rome.apply(include_str!("manifests/web.yaml").replace("replicas: 2", "replicas: 1").as_str())
-        .await
-        .unwrap();
+    let web = include_str!("manifests/web.yaml").replace("replicas: 2", "replicas: 1");
+    rome.apply(&web).await.unwrap();
     rome.deployed("default", "web").await.unwrap();
+    is_as_asked_for(rome).await;
     let during = before.differences(&Machine::look());
     for kind in ["network namespace", "link", "cgroup", "process", "testbed state"] {
         let found = during.iter().any(|line| line.starts_with(&format!("new: {kind} ")));
@@ -41,6 +46,21 @@ async fn dropped_after_pods_have_run() {
     }
     drop(bed);
     assert_unchanged(&before);
+}
+
+/// What was asked for and is not a default has arrived.
+async fn is_as_asked_for(rome: &Cluster) {
+    let get = async |what: &[&str]| rome.kubectl(&[&["get"], what].concat()).await.unwrap();
+    let pod = get(&["pods", "-l", "app=web", "-o", "jsonpath={.items[0].status.podIP}"]).await;
+    assert!(pod.starts_with("10.1.0."), "{pod}");
+    let service = get(&["service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]).await;
+    assert_eq!(service, "10.2.0.1");
+    let command = |component| {
+        let pid = rome.node(1).running()[&component];
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap()
+    };
+    assert!(command(Component::ApiServer).contains("--max-requests-inflight=123"));
+    assert!(!command(Component::Etcd).contains("--unsafe-no-fsync"));
 }
 
 #[tokio::test]

@@ -91,6 +91,74 @@ pub const USE_CLUSTERSET_IP_ANNOTATION: &str = "lighthouse.submariner.io/use-clu
 pub const CLUSTERSET_IP_ALLOCATED_BY_ANNOTATION: &str =
     "lighthouse.submariner.io/clusterset-ip-allocated-by";
 
+/// Namespace in which the auth service records who asks for an identity, and finds the answers.
+pub const AUTH_NAMESPACE: &str = "liqo-auth";
+
+/// ConfigMap, in [`NAMESPACE`], that says which cluster this is; made when Tombolo is installed.
+pub const CLUSTER_SETTINGS: &str = "liqo-cluster";
+
+/// ConfigMap, in [`NAMESPACE`]: while it is there, agents and gateways remove what they made on
+/// their nodes, and report it in there.
+pub const UNINSTALL: &str = "liqo-uninstall";
+
+/// Secret, in a tenant namespace, with the identity to use at that peer.
+pub const IDENTITY_SECRET: &str = "liqo-identity";
+
+/// Key of the kubeconfig in [`IDENTITY_SECRET`].
+pub const IDENTITY_KUBECONFIG_KEY: &str = "kubeconfig";
+
+/// Label of a tenant namespace, with the value `true`.
+pub const TENANT_LABEL: &str = "liqo.io/tenant";
+
+/// Label of what is copied to another cluster: the id of that cluster.
+pub const REPLICATE_TO_LABEL: &str = "liqo.io/replicate-to";
+
+/// Label of a copy: id of the cluster that it comes from.
+pub const REPLICATED_FROM_LABEL: &str = "liqo.io/replicated-from";
+
+/// Finalizer of what has a copy in another cluster.
+pub const REPLICATOR_FINALIZER: &str = "liqo.io/replicator";
+
+/// Finalizer of a ResourceOffer that a virtual node stands for.
+pub const KUBELET_FINALIZER: &str = "liqo.io/kubelet";
+
+/// Label of a twin namespace: id of the cluster whose namespace it stands for.
+pub const REMOTE_CLUSTER_ID_LABEL: &str = "liqo.io/remote-cluster-id";
+
+/// Annotation of a twin namespace: name of the namespace, in the home cluster, that it stands for.
+pub const HOME_NAMESPACE_ANNOTATION: &str = "liqo.io/home-namespace";
+
+/// Label of a namespace that reaches into other clusters, with the value [`SCHEDULING`]: its pods
+/// pass the admission webhook.
+pub const SCHEDULING_LABEL: &str = "liqo.io/scheduling";
+
+/// Value of [`SCHEDULING_LABEL`].
+pub const SCHEDULING: &str = "enabled";
+
+/// Service, in [`NAMESPACE`], of the auth service.
+pub const AUTH_SERVICE: &str = "liqo-auth";
+
+/// Service, in [`NAMESPACE`], of the admission webhook.
+pub const WEBHOOK_SERVICE: &str = "liqo-webhook";
+
+/// Lease, in [`NAMESPACE`], of the active gateway, with annotations that say where it is.
+pub const GATEWAY_LEASE: &str = "liqo-gateway";
+
+/// Annotation of [`GATEWAY_LEASE`]: address at which other clusters reach the gateway.
+pub const GATEWAY_ENDPOINT_ANNOTATION: &str = "net.liqo.io/endpoint-ip";
+
+/// Annotation of [`GATEWAY_LEASE`]: UDP port at which other clusters reach the gateway.
+pub const GATEWAY_PORT_ANNOTATION: &str = "net.liqo.io/port";
+
+/// Annotation of [`GATEWAY_LEASE`]: the gateway's WireGuard public key, in base64.
+pub const GATEWAY_PUBLIC_KEY_ANNOTATION: &str = "net.liqo.io/public-key";
+
+/// Annotation of [`GATEWAY_LEASE`]: address of the gateway's node.
+pub const GATEWAY_NODE_IP_ANNOTATION: &str = "net.liqo.io/node-ip";
+
+/// UDP port of the gateway.
+pub const GATEWAY_PORT: u16 = 51840;
+
 /// Name of the virtual node for a cluster. `taken` says which names nodes have that stand for
 /// something else.
 pub fn virtual_node(name: &ClusterName, id: &ClusterId, taken: impl Fn(&str) -> bool) -> String {

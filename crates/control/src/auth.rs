@@ -1,0 +1,1 @@
+//! The HTTPS service by which other clusters get an identity.

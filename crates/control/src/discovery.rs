@@ -1,0 +1,1 @@
+//! Finds other clusters of the local network, and announces this one.

@@ -1,0 +1,1 @@
+//! Learns who a cluster is, and gets an identity there.

@@ -1,0 +1,1 @@
+//! Watches over other clusters' API servers.

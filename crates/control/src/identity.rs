@@ -1,0 +1,1 @@
+//! Gives identities to other clusters.

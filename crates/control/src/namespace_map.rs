@@ -1,0 +1,1 @@
+//! Which namespaces are wanted in which cluster.

@@ -1,0 +1,1 @@
+//! Namespaces that reach into other clusters.

@@ -1,0 +1,1 @@
+//! Exchanges what clusters need to know of their networks.

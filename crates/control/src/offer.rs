@@ -1,0 +1,1 @@
+//! Offers resources to other clusters.

@@ -1,0 +1,1 @@
+//! Copies custom resources to other clusters.

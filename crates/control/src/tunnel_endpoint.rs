@@ -1,0 +1,1 @@
+//! Makes the TunnelEndpoint of a peer.

@@ -1,0 +1,1 @@
+//! Makes the namespaces that other clusters ask for.

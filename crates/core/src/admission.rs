@@ -1,0 +1,1 @@
+//! What the webhook adds to a pod.

@@ -1,0 +1,1 @@
+//! Which clusters there are: what is found and what is known.

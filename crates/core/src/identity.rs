@@ -1,0 +1,1 @@
+//! Who gets an identity, and what it may do.

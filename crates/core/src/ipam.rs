@@ -1,0 +1,1 @@
+//! Which networks and addresses are given out.

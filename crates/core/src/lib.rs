@@ -1,0 +1,18 @@
+//! Every decision, as pure functions: no I/O, no clock, no async.
+
+pub mod admission;
+pub mod condition;
+pub mod discovery;
+pub mod identity;
+pub mod ipam;
+pub mod network;
+pub mod node;
+pub mod offer;
+pub mod offloading;
+pub mod peering;
+pub mod plan;
+pub mod reflect;
+pub mod replicate;
+pub mod shadow_endpoint_slice;
+pub mod shadow_pod;
+pub mod translate;

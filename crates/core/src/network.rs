@@ -1,0 +1,1 @@
+//! What two clusters tell each other about their networks.

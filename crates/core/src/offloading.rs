@@ -1,0 +1,1 @@
+//! How namespaces reach into other clusters.

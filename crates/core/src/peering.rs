@@ -1,0 +1,1 @@
+//! What a peering needs next.

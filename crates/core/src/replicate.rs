@@ -1,0 +1,1 @@
+//! Copies of custom resources in another cluster.

@@ -1,0 +1,1 @@
+//! The EndpointSlice that a ShadowEndpointSlice stands for.

@@ -1,0 +1,1 @@
+//! The pod that a ShadowPod stands for.

@@ -1,0 +1,1 @@
+//! Addresses of one cluster as another one knows them.

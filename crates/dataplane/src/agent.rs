@@ -1,0 +1,1 @@
+//! The overlay, routes and rules of one node.

@@ -1,0 +1,1 @@
+//! The kernel interfaces that plans are applied by.

@@ -1,0 +1,1 @@
+//! Tunnels and address translation.

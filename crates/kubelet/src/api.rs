@@ -1,0 +1,1 @@
+//! The API that a kubelet has: logs, exec, port-forward.

@@ -1,0 +1,1 @@
+//! The node object and its lease.

@@ -1,0 +1,1 @@
+//! One virtual node.

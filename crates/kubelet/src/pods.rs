@@ -1,0 +1,1 @@
+//! Offloads pods, and brings their status back.

@@ -1,0 +1,1 @@
+//! Reflects services, endpoints, configuration and secrets.

@@ -1,0 +1,1 @@
+//! Answers the probes of the kubelet.

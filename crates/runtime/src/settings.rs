@@ -1,0 +1,1 @@
+//! Which cluster this is.

@@ -1,0 +1,1 @@
+//! Writes to an API server.

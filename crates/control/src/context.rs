@@ -1,1 +1,28 @@
 //! What every controller needs.
+
+use kube::Client;
+use tombolo_runtime::{events::Events, remote::Remotes, settings::Settings, shutdown::Shutdown};
+
+/// Shared by all controllers of this process.
+#[derive(Clone)]
+pub struct Context {
+    /// This cluster.
+    pub client: Client,
+    /// Which cluster this is.
+    pub settings: Settings,
+    /// The other ones.
+    pub remotes: Remotes,
+    /// When to end.
+    pub shutdown: Shutdown,
+    /// What to say to people.
+    pub events: Events,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Name under which controllers apply.
+pub const MANAGER: &str = "liqo-control";

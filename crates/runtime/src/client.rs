@@ -1,1 +1,73 @@
-//! The client of this cluster.
+//! Clients of API servers that notice when the other end is gone: a connection on which nothing
+//! comes back is given up within seconds, so that a watch never hangs on it.
+
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::{HeaderValue, Request, header::AUTHORIZATION};
+use hyper_util::{
+    client::legacy::{Client as Http, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder, ConfigExt},
+};
+use std::sync::Arc;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const KEEPALIVE: Duration = Duration::from_secs(2);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// How long sent data may stay unacknowledged.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
+
+/// A client for the cluster that this process runs in, or that the kubeconfig says.
+pub async fn local() -> Result<Client, LocalError> {
+    build(&Config::infer().await?, None).map_err(LocalError::Build)
+}
+
+/// There is no client of the own cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// Neither a service account nor a kubeconfig.
+    #[error("find out how to reach this cluster's API server")]
+    Infer(#[from] kube::config::InferConfigError),
+    /// What they say does not make a client.
+    #[error("make a client for this cluster's API server")]
+    Build(#[source] kube::Error),
+}
+
+/// A token that can be changed while the client is in use.
+pub(crate) type Token = Arc<ArcSwap<HeaderValue>>;
+
+/// A client as `config` says, but with this token in the place of its own.
+pub fn build(config: &Config, token: Option<Token>) -> Result<Client, kube::Error> {
+    // Whoever was first to choose a provider has chosen the same.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_keepalive(Some(KEEPALIVE));
+    connector.set_keepalive_interval(Some(KEEPALIVE));
+    connector.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    let connector = config.rustls_https_connector_with_connector(connector)?;
+    let http: Http<_, Body> = Http::builder(TokioExecutor::new()).build(connector);
+
+    let own = if token.is_none() { config.auth_layer()? } else { None };
+    let authorize = move |mut request: Request<Body>| {
+        if let Some(token) = &token {
+            request.headers_mut().insert(AUTHORIZATION, HeaderValue::clone(&token.load()));
+        }
+        request
+    };
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .map_request(authorize)
+        .option_layer(own)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(ClientBuilder::new(service.boxed(), config.default_namespace.clone()).build())
+}

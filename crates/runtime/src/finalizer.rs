@@ -1,1 +1,56 @@
-//! Finalizers.
+//! Finalizers: put on an object before something is made that has to be removed with it.
+
+use std::fmt::Debug;
+
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+/// Whether the object has it.
+pub fn has<K: Resource>(object: &K, finalizer: &str) -> bool {
+    object.finalizers().iter().any(|name| name == finalizer)
+}
+
+/// Puts it on the object, unless it is there.
+pub async fn add<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    if has(object, finalizer) {
+        return Ok(());
+    }
+    let mut finalizers = object.finalizers().to_vec();
+    finalizers.push(finalizer.to_owned());
+    set(api, object, &finalizers).await
+}
+
+/// Takes it off the object, if it is there. An object that is gone needs none.
+pub async fn remove<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    if !has(object, finalizer) {
+        return Ok(());
+    }
+    let rest: Vec<String> =
+        object.finalizers().iter().filter(|name| *name != finalizer).cloned().collect();
+    match set(api, object, &rest).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other,
+    }
+}
+
+/// With the version that was seen, so that nobody else's finalizer is lost.
+async fn set<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let patch = json!({ "metadata": {
+        "finalizers": finalizers,
+        "resourceVersion": object.resource_version(),
+    } });
+    api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+}

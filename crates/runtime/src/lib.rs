@@ -1,4 +1,5 @@
-//! The shared shell: cluster clients, watches, writer, lease, shutdown, telemetry.
+//! The shared shell of all components: clients of this and of other clusters, controllers, the
+//! writer, the lease, the end, logs.
 
 pub mod client;
 pub mod controller;

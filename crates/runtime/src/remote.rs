@@ -1,1 +1,181 @@
-//! Clients of other clusters.
+//! Clients of other clusters, by the identities that they gave us. A client stays the same while
+//! its token is renewed.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use arc_swap::ArcSwap;
+use http::HeaderValue;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tombolo_api::{
+    ClusterIdentity,
+    discovery::ForeignCluster,
+    names::{IDENTITY_KUBECONFIG_KEY, IDENTITY_SECRET},
+};
+
+use crate::client::{self, Token};
+
+/// Another cluster, as we are known there.
+#[derive(Clone)]
+pub struct Remote {
+    /// A client with our identity there.
+    pub client: Client,
+    /// Our tenant namespace there.
+    pub namespace: String,
+    /// Who it is.
+    pub cluster: ClusterIdentity,
+    /// URL of its API server.
+    pub url: String,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote")
+            .field("cluster", &self.cluster)
+            .field("namespace", &self.namespace)
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// There is no way to reach the other cluster's API server as ourselves.
+#[derive(Debug, thiserror::Error)]
+pub enum NoIdentity {
+    /// It has not been asked yet.
+    #[error("{0} has not given this cluster an identity yet")]
+    NotYet(String),
+    /// The identity can't be read.
+    #[error("read the identity in Secret {namespace}/{IDENTITY_SECRET}")]
+    Read {
+        /// Where the Secret is.
+        namespace: String,
+        /// Why not.
+        source: Box<kube::Error>,
+    },
+    /// The identity is of no use.
+    #[error("the identity in Secret {namespace}/{IDENTITY_SECRET} is of no use: {why}")]
+    Unusable {
+        /// Where the Secret is.
+        namespace: String,
+        /// What is wrong, without its content.
+        why: &'static str,
+    },
+}
+
+/// The clients of all peers.
+#[derive(Clone)]
+pub struct Remotes {
+    local: Client,
+    known: Arc<Mutex<BTreeMap<String, Known>>>,
+}
+
+struct Known {
+    /// Everything of the identity but the token.
+    rest: String,
+    token: Token,
+    remote: Remote,
+}
+
+impl std::fmt::Debug for Remotes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remotes").finish_non_exhaustive()
+    }
+}
+
+impl Remotes {
+    /// No clients yet. Identities are read with `local`.
+    pub fn new(local: Client) -> Self {
+        Self { local, known: Arc::default() }
+    }
+
+    /// The client for a cluster that has given us an identity. Reads the identity anew each time,
+    /// so a renewed token counts from the next call on, for all who have the client.
+    pub async fn get(&self, cluster: &ForeignCluster) -> Result<Remote, NoIdentity> {
+        let name = cluster.metadata.name.clone().unwrap_or_default();
+        let status = cluster.status.as_ref();
+        let tenant = status.and_then(|status| status.tenant_namespace.as_ref()?.local.clone());
+        let (Some(namespace), Some(identity)) = (tenant, cluster.spec.cluster_identity.clone())
+        else {
+            return Err(NoIdentity::NotYet(name));
+        };
+        self.in_namespace(&namespace, identity).await
+    }
+
+    /// The same, for those who know the local tenant namespace.
+    pub async fn in_namespace(
+        &self,
+        namespace: &str,
+        cluster: ClusterIdentity,
+    ) -> Result<Remote, NoIdentity> {
+        let secrets: Api<Secret> = Api::namespaced(self.local.clone(), namespace);
+        let secret = secrets.get_opt(IDENTITY_SECRET).await.map_err(|source| NoIdentity::Read {
+            namespace: namespace.to_owned(),
+            source: Box::new(source),
+        })?;
+        let kubeconfig = secret
+            .and_then(|secret| secret.data)
+            .and_then(|mut data| data.remove(IDENTITY_KUBECONFIG_KEY))
+            .ok_or_else(|| NoIdentity::NotYet(cluster.cluster_name.to_string()))?;
+        let text = String::from_utf8(kubeconfig.0).map_err(|_| unusable(namespace, "no text"))?;
+        self.by_kubeconfig(namespace, cluster, &text).await
+    }
+
+    async fn by_kubeconfig(
+        &self,
+        namespace: &str,
+        cluster: ClusterIdentity,
+        text: &str,
+    ) -> Result<Remote, NoIdentity> {
+        let kubeconfig =
+            Kubeconfig::from_yaml(text).map_err(|_| unusable(namespace, "no kubeconfig"))?;
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .map_err(|_| unusable(namespace, "an incomplete kubeconfig"))?;
+        // The clusters' clocks and load differ; a watch is ended by its connection, not by time.
+        config.read_timeout = None;
+        let token = config
+            .auth_info
+            .token
+            .take()
+            .and_then(|token| bearer(secrecy::ExposeSecret::expose_secret(&token)))
+            .ok_or_else(|| unusable(namespace, "without a token"))?;
+        let rest =
+            format!("{} {} {:?}", config.cluster_url, config.default_namespace, config.root_cert);
+
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get(namespace)
+            && known.rest == rest
+            && known.remote.cluster == cluster
+        {
+            known.token.store(Arc::new(token));
+            return Ok(known.remote.clone());
+        }
+        let token: Token = Arc::new(ArcSwap::from_pointee(token));
+        let client = client::build(&config, Some(token.clone()))
+            .map_err(|_| unusable(namespace, "no client can be made of it"))?;
+        let remote = Remote {
+            client,
+            namespace: config.default_namespace.clone(),
+            cluster,
+            url: config.cluster_url.to_string(),
+        };
+        known.insert(namespace.to_owned(), Known { rest, token, remote: remote.clone() });
+        Ok(remote)
+    }
+}
+
+fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn unusable(namespace: &str, why: &'static str) -> NoIdentity {
+    NoIdentity::Unusable { namespace: namespace.to_owned(), why }
+}

@@ -1,1 +1,115 @@
-//! Writes to an API server.
+//! Writes to an API server: by server-side apply, and never to what is not what we saw.
+
+use std::fmt::Debug;
+
+use kube::{
+    Api, Resource,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Applies an object: the fields that `object` has are `manager`'s from then on.
+pub async fn apply<K>(api: &Api<K>, manager: &str, object: &K) -> kube::Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let name = object.meta().name.clone().unwrap_or_default();
+    let value = without_nulls(with_type(object)?);
+    api.patch(&name, &PatchParams::apply(manager).force(), &Patch::Apply(&value)).await
+}
+
+/// Applies a status.
+pub async fn apply_status<K, S>(
+    api: &Api<K>,
+    manager: &str,
+    name: &str,
+    status: &S,
+) -> kube::Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    S: Serialize,
+{
+    let value = serde_json::json!({
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
+        "metadata": { "name": name },
+        "status": serde_json::to_value(status).map_err(kube::Error::SerdeError)?,
+    });
+    api.patch_status(name, &PatchParams::apply(manager).force(), &Patch::Apply(&value)).await
+}
+
+/// Deletes an object if it is still the one that was seen. Gone already is as good.
+pub async fn delete_if_same<K>(api: &Api<K>, name: &str, uid: Option<&str>) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let same = Preconditions { uid: uid.map(str::to_owned), resource_version: None };
+    let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+    absent_is_fine(api.delete(name, &params).await.map(drop))
+}
+
+/// Takes "not found", and "it is another one by now", for done.
+pub fn absent_is_fine(result: kube::Result<()>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        other => other,
+    }
+}
+
+fn with_type<K>(object: &K) -> kube::Result<serde_json::Value>
+where
+    K: Resource<DynamicType = ()> + Serialize,
+{
+    let mut value = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+    value["apiVersion"] = K::api_version(&()).into();
+    value["kind"] = K::kind(&()).into();
+    if let Some(metadata) = value["metadata"].as_object_mut() {
+        // What the server sets; it refuses an apply that has them.
+        for field in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"]
+        {
+            metadata.remove(field);
+        }
+    }
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("status");
+    }
+    Ok(value)
+}
+
+/// To apply a null is to ask for one: whoever leaves a field out does not want to own it.
+fn without_nulls(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Object(fields) => Value::Object(
+            fields
+                .into_iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(key, value)| (key, without_nulls(value)))
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Namespace;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_apply_has_no_field_of_the_server() {
+        let namespace: Namespace = serde_json::from_value(json!({
+            "metadata": { "name": "shop", "uid": "1", "resourceVersion": "2", "managedFields": [] },
+            "status": { "phase": "Active" },
+        }))
+        .unwrap();
+        let value = without_nulls(with_type(&namespace).unwrap());
+        assert_eq!(
+            value,
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop" } })
+        );
+    }
+}

@@ -135,6 +135,21 @@ pub const SCHEDULING_LABEL: &str = "liqo.io/scheduling";
 /// Value of [`SCHEDULING_LABEL`].
 pub const SCHEDULING: &str = "enabled";
 
+/// ClusterRole, bound in twin namespaces: what the home cluster may do there.
+pub const TWIN_ROLE: &str = "liqo-twin";
+
+/// ClusterRole, bound in tenant namespaces: what the controllers need there.
+pub const CONTROL_TENANT_ROLE: &str = "liqo-control-tenant";
+
+/// ClusterRole, bound in tenant namespaces: what virtual nodes need there.
+pub const KUBELET_TENANT_ROLE: &str = "liqo-kubelet-tenant";
+
+/// ClusterRole, bound in offloaded namespaces: what virtual nodes need there.
+pub const KUBELET_NAMESPACE_ROLE: &str = "liqo-kubelet-namespace";
+
+/// Role, in tenant namespaces, of the peer that the namespace is about.
+pub const TENANT_ROLE: &str = "liqo-tenant";
+
 /// Service, in [`NAMESPACE`], of the auth service.
 pub const AUTH_SERVICE: &str = "liqo-auth";
 

@@ -5,3 +5,13 @@ pub mod node;
 pub mod peer;
 pub mod pods;
 pub mod reflection;
+
+use tokio::sync::watch;
+use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};
+
+/// Runs until the end is asked for.
+pub async fn run(_settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let (_ready, is_ready) = watch::channel(true);
+    health::serve(8083, is_ready, shutdown).await?;
+    Ok(())
+}

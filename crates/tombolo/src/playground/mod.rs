@@ -1,6 +1,5 @@
 //! `tombolo playground`: real clusters on the user's own machine.
 
-mod bars;
 mod logs;
 mod shell;
 mod status;
@@ -8,6 +7,8 @@ mod up;
 
 use anyhow::{Context, Result};
 use tombolo_testbed::{Cluster, Progress, Testbed};
+
+use crate::bars;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {

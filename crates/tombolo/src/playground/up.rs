@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use tombolo_testbed::{Cluster, ClusterSpec, MAX_CLUSTERS, MAX_NODES, Testbed, images};
 
-use super::bars::Bars;
 use super::status;
+use crate::bars::Bars;
 use crate::image;
 
 #[derive(Debug, clap::Args)]

@@ -1,22 +1,29 @@
-//! Progress while something starts: a line for each cluster and each thing that is built, or plain
+//! Progress while something is done: a line for each cluster and each thing that is built, or plain
 //! lines where there is no terminal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use tombolo_testbed::{Progress, Step};
+use tombolo_testbed::{Progress, Share, Step};
 
 #[derive(Debug, Clone)]
 pub struct Bars {
     all: MultiProgress,
     by_scope: Arc<Mutex<BTreeMap<String, ProgressBar>>>,
+    last: Arc<Mutex<BTreeMap<String, String>>>,
+    start: Instant,
 }
 
 impl Bars {
     pub fn new() -> Self {
-        Self { all: MultiProgress::new(), by_scope: Arc::default() }
+        Self {
+            all: MultiProgress::new(),
+            by_scope: Arc::default(),
+            last: Arc::default(),
+            start: Instant::now(),
+        }
     }
 
     pub fn progress(&self) -> Progress {
@@ -25,6 +32,35 @@ impl Bars {
         }
         let bars = self.clone();
         Progress::new(move |step| bars.show(&step))
+    }
+
+    /// What is going on in a cluster. The same said twice is said once.
+    pub fn say(&self, cluster: &str, what: impl Into<String>) {
+        self.tell(cluster, what.into(), None);
+    }
+
+    /// The same, with how much of it is done.
+    pub fn share(&self, cluster: &str, what: impl Into<String>, done: usize, of: usize) {
+        self.tell(cluster, what.into(), Some(Share { done: done as u64, of: of as u64 }));
+    }
+
+    fn tell(&self, scope: &str, what: String, share: Option<Share>) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if share.is_none() && last.get(scope) == Some(&what) {
+            return;
+        }
+        last.insert(scope.to_owned(), what.clone());
+        let step = Step { scope: scope.to_owned(), what, at: Instant::now(), share };
+        if !self.all.is_hidden() {
+            return self.show(&step);
+        }
+        match step.share {
+            Some(Share { done, of }) if done < of => {}
+            _ => {
+                let seconds = (step.at - self.start).as_secs_f32();
+                eprintln!("[{seconds:6.1} s] {scope}: {}", step.what);
+            }
+        }
     }
 
     fn show(&self, step: &Step) {

@@ -1,0 +1,46 @@
+//! The components that run in a cluster, each a subcommand of this program.
+
+use anyhow::{Context, Result};
+use tombolo_runtime::{settings::Settings, shutdown::Shutdown, telemetry};
+
+/// Nobody types these: the manifests do.
+#[derive(Debug, clap::Subcommand)]
+pub enum Component {
+    /// Run the controllers, the address service and the admission webhook
+    #[command(hide = true)]
+    Control(Settings),
+    /// Run the service at which other clusters get an identity
+    #[command(hide = true)]
+    Auth(Settings),
+    /// Run the search for clusters in the local network
+    #[command(hide = true)]
+    Discovery(Settings),
+    /// Run the virtual nodes
+    #[command(hide = true)]
+    Kubelet(Settings),
+    /// Run the tunnels to other clusters
+    #[command(hide = true)]
+    Gateway(Settings),
+    /// Run what every node needs to reach the gateway
+    #[command(hide = true)]
+    Agent(Settings),
+}
+
+pub fn run(component: Component) -> Result<()> {
+    telemetry::init();
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let shutdown = Shutdown::on_signals().context("listen for signals")?;
+        match component {
+            Component::Control(settings) => tombolo_control::control::run(settings, shutdown).await,
+            Component::Auth(settings) => tombolo_control::auth::run(settings, shutdown).await,
+            Component::Discovery(settings) => {
+                tombolo_control::discovery::run(settings, shutdown).await
+            }
+            Component::Kubelet(settings) => tombolo_kubelet::run(settings, shutdown).await,
+            Component::Gateway(settings) => {
+                tombolo_dataplane::gateway::run(settings, shutdown).await
+            }
+            Component::Agent(settings) => tombolo_dataplane::agent::run(settings, shutdown).await,
+        }
+    })
+}

@@ -1,0 +1,109 @@
+//! The cluster that a command is about: found by kubeconfig and context, and asked first whether it
+//! answers at all.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Target {
+    /// The kubeconfig file; otherwise what $KUBECONFIG says, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in the kubeconfig; otherwise the current one
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+/// A cluster that answers.
+#[derive(Clone)]
+pub struct Connection {
+    pub client: Client,
+    /// URL of its API server, as the kubeconfig has it.
+    pub url: String,
+    /// What the kubeconfig calls the cluster.
+    pub cluster: String,
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Target {
+    pub async fn connect(&self) -> Result<Connection> {
+        let (kubeconfig, source) = self.read()?;
+        let context = self.context.clone().or_else(|| kubeconfig.current_context.clone());
+        let Some(context) = context else {
+            bail!("{source} has no current context: choose one with --context");
+        };
+        let known: Vec<&str> = kubeconfig.contexts.iter().map(|c| c.name.as_str()).collect();
+        if !known.contains(&context.as_str()) {
+            bail!("{source} has no context {context:?}; it has: {}", known.join(", "));
+        }
+        let chosen = kubeconfig.contexts.iter().find(|c| c.name == context);
+        let cluster = chosen.and_then(|c| Some(c.context.as_ref()?.cluster.clone()));
+        let options = KubeConfigOptions { context: Some(context.clone()), ..Default::default() };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let config = config.with_context(|| format!("use context {context:?} of {source}"))?;
+        let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let client = tombolo_runtime::client::build(&config, None)
+            .with_context(|| format!("make a client for {url}"))?;
+        let advice = format!(
+            "is the cluster running, and is context {context:?} of {source} the one you mean? \
+             (--kubeconfig and --context choose another)"
+        );
+        match tokio::time::timeout(PATIENCE, client.apiserver_version()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(kube::Error::Api(status))) if status.code == 401 || status.code == 403 => {
+                bail!(
+                    "the API server at {url} refused the credentials of context {context:?} in \
+                     {source}: {}",
+                    status.message
+                )
+            }
+            Ok(Err(error)) => {
+                bail!("the API server at {url} can't be reached ({}): {advice}", causes(&error))
+            }
+            Err(_) => bail!(
+                "the API server at {url} did not answer within {} s: {advice}",
+                PATIENCE.as_secs()
+            ),
+        }
+        Ok(Connection { client, url, cluster: cluster.unwrap_or(context) })
+    }
+
+    fn read(&self) -> Result<(Kubeconfig, String)> {
+        if let Some(path) = &self.kubeconfig {
+            let source = path.display().to_string();
+            let read = Kubeconfig::read_from(path);
+            return Ok((read.with_context(|| format!("read the kubeconfig {source}"))?, source));
+        }
+        let source = match std::env::var("KUBECONFIG") {
+            Ok(path) if !path.is_empty() => format!("the kubeconfig {path} ($KUBECONFIG)"),
+            _ => "the kubeconfig ~/.kube/config".to_owned(),
+        };
+        let read = Kubeconfig::read();
+        Ok((read.with_context(|| format!("read {source}: give one with --kubeconfig"))?, source))
+    }
+}
+
+/// An error with what caused it, without saying anything twice.
+pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut said: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let text = error.to_string();
+        if !said.iter().any(|earlier| earlier.contains(&text)) {
+            said.push(text);
+        }
+        next = error.source();
+    }
+    said.join(": ")
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Connection({})", self.url)
+    }
+}

@@ -1,0 +1,222 @@
+//! `tombolo install`: everything that a cluster needs, or the same as manifests.
+
+mod apply;
+mod detect;
+mod manifests;
+mod ready;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Client};
+use tombolo_api::config::ClusterConfig;
+use tombolo_api::{Cidr, ClusterId, ClusterName, names};
+
+use crate::bars::Bars;
+use crate::connection::{Connection, Target};
+use manifests::Values;
+
+pub use apply::is_missing;
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub target: Target,
+    /// What to call this cluster [default: as the kubeconfig does]
+    #[arg(long, value_name = "NAME")]
+    pub cluster_name: Option<ClusterName>,
+    /// What identifies this cluster, for ever [default: a random UUID]
+    #[arg(long, value_name = "ID")]
+    pub cluster_id: Option<ClusterId>,
+    /// Network of the pods [default: found out]
+    #[arg(long, value_name = "CIDR")]
+    pub pod_cidr: Option<Cidr>,
+    /// Network of the services [default: found out]
+    #[arg(long, value_name = "CIDR")]
+    pub service_cidr: Option<Cidr>,
+    /// Where other clusters reach this one's API server [default: as the kubeconfig does]
+    #[arg(long, value_name = "URL")]
+    pub api_server_url: Option<String>,
+    /// Whether other clusters get an identity here without a token
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub empty_token: Option<bool>,
+    /// The image of the components
+    #[arg(long, default_value = "localhost/tombolo:dev")]
+    pub image: String,
+    /// Print the manifests instead of applying them
+    #[arg(long)]
+    pub print: bool,
+    /// How long to wait until everything is ready, in seconds
+    #[arg(long, default_value_t = 180, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+pub fn run(arguments: &Arguments) -> Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let connection = arguments.target.connect().await?;
+        let bars = Bars::new();
+        if arguments.print {
+            let values = values(arguments, &connection, &|_| {}).await?;
+            print!("{}", manifests::print(&values)?);
+            return Ok(());
+        }
+        let done = install(arguments, &connection, &bars).await;
+        bars.finish();
+        let installed = done?;
+        println!(
+            "Tombolo runs in {} (id {}). Other clusters: `kubectl get foreignclusters`; \
+             `tombolo peer NAME` joins one.",
+            installed.cluster_name, installed.cluster_id
+        );
+        Ok(())
+    })
+}
+
+/// Which cluster it was installed in.
+#[derive(Debug, Clone)]
+pub struct Installed {
+    pub cluster_name: ClusterName,
+    pub cluster_id: ClusterId,
+}
+
+pub async fn install(
+    arguments: &Arguments,
+    connection: &Connection,
+    bars: &Bars,
+) -> Result<Installed> {
+    let name = cluster_name(arguments, connection).await?;
+    let scope = name.as_str();
+    let values = values(arguments, connection, &|what| bars.say(scope, what)).await?;
+    let objects = manifests::objects(&values)?;
+    let client = &connection.client;
+    for (done, object) in objects.iter().enumerate() {
+        bars.share(scope, "applying manifests", done, objects.len());
+        apply::apply(client, object).await?;
+    }
+    bars.say(scope, format!("{} objects applied", objects.len()));
+    let patience = Duration::from_secs(arguments.timeout);
+    ready::wait(client, patience, |what| bars.say(scope, what)).await?;
+    Ok(Installed { cluster_name: values.cluster_name, cluster_id: values.cluster_id })
+}
+
+/// The settings of a cluster in which Tombolo is installed.
+pub async fn settings(client: &Client) -> Result<Option<ConfigMap>> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), names::NAMESPACE);
+    api.get_opt(names::CLUSTER_SETTINGS).await.context("read ConfigMap liqo/liqo-cluster")
+}
+
+/// Which cluster this is, or advice when Tombolo is not installed in it.
+pub async fn identity(connection: &Connection) -> Result<Installed> {
+    let found = settings(&connection.client).await?;
+    let identity = found.as_ref().and_then(|settings| {
+        let data = settings.data.as_ref()?;
+        Some(Installed {
+            cluster_name: data.get("CLUSTER_NAME")?.parse().ok()?,
+            cluster_id: data.get("CLUSTER_ID")?.parse().ok()?,
+        })
+    });
+    identity.with_context(|| {
+        format!(
+            "Tombolo is not installed in the cluster at {}: `tombolo install` does that",
+            connection.url
+        )
+    })
+}
+
+async fn cluster_name(arguments: &Arguments, connection: &Connection) -> Result<ClusterName> {
+    if let Some(name) = &arguments.cluster_name {
+        return Ok(name.clone());
+    }
+    if let Ok(earlier) = identity(connection).await {
+        return Ok(earlier.cluster_name);
+    }
+    let label = as_label(&connection.cluster);
+    label.parse().with_context(|| {
+        format!("make a name of {:?}: give one with --cluster-name", connection.cluster)
+    })
+}
+
+async fn values(
+    arguments: &Arguments,
+    connection: &Connection,
+    say: &(dyn Fn(String) + Sync),
+) -> Result<Values> {
+    let client = &connection.client;
+    ensure!(
+        !arguments.image.is_empty() && !arguments.image.contains(['"', '\\', ' ', '\n']),
+        "{:?} is not the name of an image",
+        arguments.image
+    );
+    let earlier = identity(connection).await.ok();
+    let cluster_id = match (&arguments.cluster_id, earlier) {
+        (Some(wanted), Some(earlier)) if *wanted != earlier.cluster_id => bail!(
+            "this cluster has the id {} and keeps it: leave --cluster-id out, or `tombolo \
+             uninstall` first",
+            earlier.cluster_id
+        ),
+        (Some(wanted), _) => wanted.clone(),
+        (None, Some(earlier)) => earlier.cluster_id,
+        (None, None) => uuid::Uuid::new_v4().to_string().parse().expect("a UUID is a DNS label"),
+    };
+    let facts = detect::facts(client).await?;
+    let pods = detect::pods(arguments.pod_cidr, &facts)?;
+    say(format!("pods have {} ({})", pods.cidr, pods.source));
+    let services = detect::services(arguments.service_cidr, &facts)?;
+    say(format!("services have {} ({})", services.cidr, services.source));
+    detect::check(pods.cidr, services.cidr, &facts)?;
+    let configs: Api<ClusterConfig> = Api::all(client.clone());
+    let configured = match configs.get_opt(names::CLUSTER_CONFIG).await {
+        // Without the definition there is no object either.
+        Err(error) if is_missing(&error) => None,
+        other => other.context("read ClusterConfig cluster")?,
+    };
+    Ok(Values {
+        image: arguments.image.clone(),
+        cluster_name: cluster_name(arguments, connection).await?,
+        cluster_id,
+        api_server_url: detect::api_server(
+            arguments.api_server_url.as_deref(),
+            &connection.url,
+            &facts,
+        )?,
+        pod_cidr: pods.cidr,
+        service_cidr: services.cidr,
+        // What somebody has set since stays as it is, unless told otherwise.
+        empty_token: match (arguments.empty_token, configured) {
+            (None, Some(_)) => None,
+            (wanted, _) => Some(wanted.unwrap_or(false)),
+        },
+    })
+}
+
+/// A DNS label of whatever a kubeconfig calls a cluster: `arn:aws:eks:…/Prod` → `arn-aws-eks-…-prod`.
+fn as_label(text: &str) -> String {
+    let mut label = String::new();
+    for c in text.chars().map(|c| c.to_ascii_lowercase()) {
+        if c.is_ascii_lowercase() || c.is_ascii_digit() {
+            label.push(c);
+        } else if !label.is_empty() && !label.ends_with('-') {
+            label.push('-');
+        }
+    }
+    label.truncate(ClusterName::MAX_LEN);
+    label.trim_end_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_kubeconfig_calls_a_cluster_becomes_a_label() {
+        assert_eq!(as_label("rome"), "rome");
+        assert_eq!(
+            as_label("gke_my-project_europe-west8_Prod"),
+            "gke-my-project-europe-west8-prod"
+        );
+        assert_eq!(as_label("--a  b--"), "a-b");
+        assert!(as_label(&"x/".repeat(60)).parse::<ClusterName>().is_ok());
+        assert!(as_label("ü").parse::<ClusterName>().is_err());
+    }
+}

@@ -106,13 +106,13 @@ pub struct IpamStorageSpec {
     .field_path(".remoteNATExternalCIDR")
 )]
 pub struct Subnets {
-    /// What the peer calls this cluster's pods' network.
-    #[serde(rename = "localNATPodCIDR", default)]
-    pub local_nat_pod_cidr: NatCidr,
+    /// What the peer calls this cluster's pods' network. Unset: it has not said yet.
+    #[serde(rename = "localNATPodCIDR", skip_serializing_if = "Option::is_none")]
+    pub local_nat_pod_cidr: Option<NatCidr>,
 
-    /// What the peer calls this cluster's external network.
-    #[serde(rename = "localNATExternalCIDR", default)]
-    pub local_nat_external_cidr: NatCidr,
+    /// What the peer calls this cluster's external network. Unset: it has not said yet.
+    #[serde(rename = "localNATExternalCIDR", skip_serializing_if = "Option::is_none")]
+    pub local_nat_external_cidr: Option<NatCidr>,
 
     /// Network of the peer's pods, as the peer calls it.
     #[serde(rename = "remotePodCIDR", skip_serializing_if = "Option::is_none")]

@@ -138,8 +138,8 @@ pub fn ipam_storage() -> IpamStorage {
             cluster_subnets: [(
                 read("cluster-1"),
                 Subnets {
-                    local_nat_pod_cidr: read("10.230.0.0/16"),
-                    local_nat_external_cidr: read("None"),
+                    local_nat_pod_cidr: Some(read("10.230.0.0/16")),
+                    local_nat_external_cidr: Some(read("None")),
                     remote_pod_cidr: Some(read("10.200.0.0/16")),
                     remote_external_cidr: Some(read("10.201.0.0/16")),
                     remote_nat_pod_cidr: read("10.202.0.0/16"),

@@ -1,0 +1,174 @@
+//! Looking for a free network.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tombolo_api::Cidr;
+
+use super::{Config, IpamError};
+use crate::translate::overlap;
+
+/// The private networks, from which everything is taken unless more are given.
+const PRIVATE: [&str; 3] = ["10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12"];
+
+/// What no peer's network may be called by: the overlay between the nodes is in the last one, and
+/// hosts have uses of their own for the others.
+const SPECIAL: [&str; 7] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+    "fe80::/10",
+    "ff00::/8",
+];
+
+/// The size of an external network, and how small it may be where there is little room.
+const EXTERNAL_PREFIXES: std::ops::RangeInclusive<u8> = 16..=24;
+
+/// The private networks and those that are given beside them.
+pub fn pools(additional: &[Cidr]) -> Vec<Cidr> {
+    parse(&PRIVATE).chain(additional.iter().copied()).collect()
+}
+
+/// The network that a node's address is taken to be in: its size is nowhere to be read.
+pub fn node_network(ip: IpAddr) -> Cidr {
+    let net = match ip {
+        IpAddr::V4(ip) => Ipv4Net::new_assert(ip, 24).trunc().into(),
+        IpAddr::V6(ip) => Ipv6Net::new_assert(ip, 64).trunc().into(),
+    };
+    IpNet::try_into(net).expect("it is truncated")
+}
+
+/// Networks that are in use.
+#[derive(Clone, Debug)]
+pub(super) struct Taken(Vec<Cidr>);
+
+impl Taken {
+    pub(super) fn new(own: &[Cidr], reserved: &[Cidr]) -> Self {
+        Self(parse(&SPECIAL).chain(own.iter().copied()).chain(reserved.iter().copied()).collect())
+    }
+
+    pub(super) fn extend(&mut self, cidrs: impl IntoIterator<Item = Cidr>) {
+        self.0.extend(cidrs);
+    }
+
+    /// `wanted` itself if it is free, else the first free network of its size.
+    pub(super) fn choose(&self, wanted: Cidr, pools: &[Cidr]) -> Result<Cidr, IpamError> {
+        if self.overlapping(wanted).is_none() {
+            return Ok(wanted);
+        }
+        let same_family =
+            |pool: &&Cidr| pool.net().max_prefix_len() == wanted.net().max_prefix_len();
+        pools
+            .iter()
+            .filter(same_family)
+            .find_map(|pool| self.first_free(*pool, wanted.net().prefix_len()))
+            .ok_or_else(|| IpamError::NoRoom { wanted, pools: pools.to_vec() })
+    }
+
+    /// The first free network with a prefix of that length.
+    fn first_free(&self, pool: Cidr, prefix: u8) -> Option<Cidr> {
+        if prefix < pool.net().prefix_len() {
+            return None;
+        }
+        let mut candidate = network(pool.net().network(), prefix);
+        while pool.net().contains(&candidate.net()) {
+            let Some(obstacle) = self.overlapping(candidate) else { return Some(candidate) };
+            let end = candidate.net().broadcast().max(obstacle.net().broadcast());
+            candidate = network(after(end)?, prefix);
+        }
+        None
+    }
+
+    fn overlapping(&self, cidr: Cidr) -> Option<Cidr> {
+        self.0.iter().copied().find(|taken| overlap(*taken, cidr))
+    }
+}
+
+/// This cluster's external network.
+pub(super) fn choose_external(config: &Config) -> Result<Cidr, IpamError> {
+    let taken = Taken::new(&[config.pod_cidr, config.service_cidr], &config.reserved);
+    let ipv4 = |pool: &&Cidr| pool.net().max_prefix_len() == 32;
+    EXTERNAL_PREFIXES
+        .flat_map(|prefix| config.pools.iter().filter(ipv4).map(move |pool| (*pool, prefix)))
+        .find_map(|(pool, prefix)| taken.first_free(pool, prefix))
+        .ok_or_else(|| IpamError::NoRoom {
+            wanted: network(IpAddr::from([10, 0, 0, 0]), *EXTERNAL_PREFIXES.end()),
+            pools: config.pools.clone(),
+        })
+}
+
+fn network(ip: IpAddr, prefix: u8) -> Cidr {
+    let net = IpNet::new(ip, prefix).expect("a prefix of the same family").trunc();
+    net.try_into().expect("it is truncated")
+}
+
+fn after(ip: IpAddr) -> Option<IpAddr> {
+    match ip {
+        IpAddr::V4(ip) => u32::from(ip).checked_add(1).map(|next| IpAddr::V4(next.into())),
+        IpAddr::V6(ip) => u128::from(ip).checked_add(1).map(|next| IpAddr::V6(next.into())),
+    }
+}
+
+fn parse(texts: &'static [&'static str]) -> impl Iterator<Item = Cidr> {
+    texts.iter().map(|text| text.parse().expect("a network"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_network_is_kept() {
+        let taken = Taken::new(&[cidr("10.0.0.0/16")], &[]);
+        assert_eq!(taken.choose(cidr("10.1.0.0/16"), &pools(&[])), Ok(cidr("10.1.0.0/16")));
+    }
+
+    #[test]
+    fn the_search_steps_over_whatever_is_taken() {
+        let taken =
+            Taken::new(&[cidr("10.0.0.0/15"), cidr("10.2.128.0/17")], &[cidr("10.3.7.0/24")]);
+        assert_eq!(taken.choose(cidr("10.0.0.0/16"), &pools(&[])), Ok(cidr("10.4.0.0/16")));
+        assert_eq!(taken.choose(cidr("10.0.0.0/17"), &pools(&[])), Ok(cidr("10.2.0.0/17")));
+    }
+
+    #[test]
+    fn the_next_pool_is_used_when_one_is_full() {
+        let taken = Taken::new(&[cidr("10.0.0.0/8")], &[]);
+        assert_eq!(taken.choose(cidr("10.0.0.0/16"), &pools(&[])), Ok(cidr("192.168.0.0/16")));
+        assert_eq!(taken.choose(cidr("10.0.0.0/14"), &pools(&[])), Ok(cidr("172.16.0.0/14")));
+        let error = taken.choose(cidr("10.0.0.0/9"), &pools(&[])).unwrap_err();
+        assert!(error.to_string().contains("additionalPools"), "{error}");
+        let more = pools(&[cidr("100.0.0.0/8")]);
+        assert_eq!(taken.choose(cidr("10.0.0.0/9"), &more), Ok(cidr("100.0.0.0/9")));
+    }
+
+    #[test]
+    fn the_overlay_is_never_used() {
+        let taken = Taken::new(&[], &[]);
+        let pools = pools(&[]);
+        assert_ne!(taken.choose(cidr("241.0.0.0/16"), &pools), Ok(cidr("241.0.0.0/16")));
+        assert_eq!(taken.choose(cidr("255.0.0.0/8"), &[cidr("240.0.0.0/4")]).ok(), None);
+    }
+
+    #[test]
+    fn the_external_network_shrinks_where_there_is_no_room() {
+        let mut config = Config {
+            pod_cidr: cidr("10.0.0.0/16"),
+            service_cidr: cidr("10.96.0.0/12"),
+            pools: pools(&[]),
+            reserved: vec![],
+        };
+        assert_eq!(choose_external(&config), Ok(cidr("10.1.0.0/16")));
+        config.pools = vec![cidr("10.0.0.0/15")];
+        config.reserved = vec![cidr("10.1.128.0/17"), cidr("10.1.0.0/18")];
+        assert_eq!(choose_external(&config), Ok(cidr("10.1.64.0/18")));
+        config.pools = vec![cidr("10.0.0.0/16")];
+        assert!(choose_external(&config).is_err());
+    }
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+}

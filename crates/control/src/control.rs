@@ -1,11 +1,66 @@
-//! Starts the controllers.
+//! `tombolo control`: starts the controllers, in the one replica that leads.
 
-use tokio::sync::watch;
-use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};
+use std::sync::Arc;
 
-/// Runs until the end is asked for.
-pub async fn run(_settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let (_ready, is_ready) = watch::channel(true);
-    health::serve(8080, is_ready, shutdown).await?;
+use anyhow::{Context as _, bail};
+use tokio::{sync::watch, task::JoinSet};
+use tombolo_api::names::NAMESPACE;
+use tombolo_runtime::{
+    client, events::Events, health, lease, remote::Remotes, settings::Settings, shutdown::Shutdown,
+};
+
+use crate::{
+    context::{Context, MANAGER},
+    offer, peering, replicator,
+};
+
+const HEALTH_PORT: u16 = 8080;
+
+/// Runs until the end is asked for, or until another replica leads.
+pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let client = client::local().await?;
+    let (ready, is_ready) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    let probes = health::serve(HEALTH_PORT, is_ready, shutdown.clone());
+    tasks.spawn(async move {
+        if let Err(error) = probes.await {
+            tracing::error!("answer probes on port {HEALTH_PORT}: {error}");
+        }
+    });
+    ready.send_replace(true);
+
+    let leading =
+        lease::lead(client.clone(), NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
+    let context = Arc::new(Context {
+        remotes: Remotes::new(client.clone()),
+        events: Events::new(client.clone(), MANAGER),
+        client,
+        settings,
+        shutdown: leading.clone(),
+    });
+    start(&mut tasks, &context);
+    tokio::select! {
+        () = leading.asked() => {}
+        Some(ended) = tasks.join_next() => {
+            ended.context("a controller has failed")?;
+            if !leading.is_asked() {
+                bail!("a controller has ended by itself");
+            }
+        }
+    }
+    leading.ask();
+    while tasks.join_next().await.is_some() {
+        if !shutdown.is_asked() {
+            bail!("another replica leads: starting again");
+        }
+    }
     Ok(())
+}
+
+/// Every controller, one task each.
+fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>) {
+    tasks.spawn(crate::health::run(context.clone()));
+    tasks.spawn(offer::run(context.clone()));
+    tasks.spawn(peering::run(context.clone()));
+    tasks.spawn(replicator::run(context.clone()));
 }

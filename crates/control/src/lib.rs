@@ -1,6 +1,7 @@
 //! Controllers, the address service, the auth service, discovery, the admission webhook.
 
 pub mod auth;
+pub mod auth_url;
 pub mod context;
 pub mod control;
 pub mod discovery;

@@ -1,1 +1,224 @@
-//! Offers resources to other clusters.
+//! Answers other clusters' requests, and offers them a share of what is free. The offer follows
+//! what is free, and goes with the request.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ListParams, ObjectMeta},
+    runtime::{
+        Controller, WatchStreamExt,
+        controller::Action,
+        reflector::{self, Store},
+        watcher,
+    },
+};
+use tokio::sync::mpsc;
+use tombolo_api::{
+    config::{ClusterConfig, SharingConfig},
+    discovery::{RequestState, ResourceRequest},
+    names::{CLUSTER_CONFIG, REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
+    sharing::{ResourceOffer, ResourceOfferSpec, ResourceQuota},
+};
+use tombolo_core::{
+    offer::{amount, free, is_news, share},
+    peering::request_state,
+};
+use tombolo_runtime::{controller, writer};
+use tracing::info;
+
+use crate::context::Context;
+
+const MANAGER: &str = "liqo-control/offer";
+/// Between two looks at what is free, however much changes.
+const REFRESH: Duration = Duration::from_secs(10);
+
+/// Runs until the end is asked for.
+pub async fn run(context: Arc<Context>) {
+    let client = context.client.clone();
+    let (changed, changes) = mpsc::channel(1);
+    let state = Arc::new(State {
+        nodes: follow(Api::all(client.clone()), &context, changed.clone()),
+        pods: follow(Api::all(client.clone()), &context, changed.clone()),
+        context: context.clone(),
+    });
+    let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
+    let originals = watcher::Config::default().labels(REPLICATE_TO_LABEL);
+    let controller = Controller::new(Api::<ResourceRequest>::all(client.clone()), copies)
+        .owns(Api::<ResourceOffer>::all(client.clone()), originals)
+        .reconcile_all_on(now_and_then(changes));
+    controller::run("offer", controller, reconcile, state, &context.shutdown).await;
+}
+
+struct State {
+    context: Arc<Context>,
+    nodes: Store<Node>,
+    pods: Store<Pod>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{act} {namespace}/{name}")]
+    Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
+    #[error("read what is configured and offered")]
+    Read(#[source] Box<kube::Error>),
+    #[error("the list of nodes and pods is not there yet")]
+    NotYet,
+}
+
+async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<Action, Error> {
+    if request.meta().deletion_timestamp.is_some() {
+        return Ok(Action::await_change());
+    }
+    let context = &state.context;
+    let namespace = request.namespace().unwrap_or_default();
+    let name = request.name_any();
+    let failed = |act, name: &str| {
+        let (namespace, name) = (namespace.clone(), name.to_owned());
+        move |source| Error::Do { act, namespace, name, source: Box::new(source) }
+    };
+    let sharing = sharing(context).await?;
+    if request_state(&request) == RequestState::Pending {
+        let answer =
+            if sharing.auto_accept { RequestState::Accepted } else { RequestState::Pending };
+        let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &namespace);
+        let status = serde_json::json!({ "state": answer });
+        if request.status.is_none() || answer != RequestState::Pending {
+            writer::apply_status(&requests, MANAGER, &name, &status)
+                .await
+                .map_err(failed("answer the ResourceRequest", &name))?;
+            info!(cluster = name, ?answer, "a cluster asks for resources");
+        }
+        return Ok(Action::await_change());
+    }
+
+    let offers = Api::<ResourceOffer>::namespaced(context.client.clone(), &namespace);
+    let ours = context.settings.cluster_name.as_str();
+    let offer = offers.get_opt(ours).await.map_err(failed("read the ResourceOffer", ours))?;
+    if request_state(&request) == RequestState::Refused {
+        if let Some(offer) = offer {
+            writer::delete_if_same(&offers, ours, offer.uid().as_deref())
+                .await
+                .map_err(failed("withdraw the ResourceOffer", ours))?;
+        }
+        return Ok(Action::await_change());
+    }
+    let quota = state.quota(&sharing, &namespace).await?;
+    let before = offer.as_ref().map(|offer| &offer.spec.resource_quota.hard);
+    let is_leaving = offer.as_ref().is_some_and(|o| o.meta().deletion_timestamp.is_some());
+    if !is_leaving && before.is_none_or(|before| is_news(before, &quota)) {
+        let offer = forge(context, &request, quota);
+        writer::apply(&offers, MANAGER, &offer)
+            .await
+            .map_err(failed("make the ResourceOffer", ours))?;
+    }
+    Ok(Action::await_change())
+}
+
+impl State {
+    async fn quota(
+        &self,
+        sharing: &SharingConfig,
+        namespace: &str,
+    ) -> Result<BTreeMap<String, Quantity>, Error> {
+        let (nodes, pods) =
+            tokio::join!(self.nodes.wait_until_ready(), self.pods.wait_until_ready());
+        if nodes.is_err() || pods.is_err() {
+            return Err(Error::NotYet);
+        }
+        let (nodes, pods) = (self.nodes.state(), self.pods.state());
+        let mut left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
+        if !sharing.overcommit {
+            let ours = ListParams::default().labels(REPLICATE_TO_LABEL);
+            let offers = Api::<ResourceOffer>::all(self.context.client.clone());
+            let offers = offers.list(&ours).await.map_err(|error| Error::Read(Box::new(error)))?;
+            let others =
+                offers.iter().filter(|offer| offer.namespace().as_deref() != Some(namespace));
+            for (name, quantity) in others.flat_map(|offer| &offer.spec.resource_quota.hard) {
+                if let Some(left) = left.get_mut(name) {
+                    *left -= amount(quantity).unwrap_or_default();
+                }
+            }
+        }
+        Ok(share(&left, sharing.share_percentage))
+    }
+}
+
+/// Owned by the request, so that it goes with it.
+fn forge(
+    context: &Context,
+    request: &ResourceRequest,
+    hard: BTreeMap<String, Quantity>,
+) -> ResourceOffer {
+    let asked_by = request.labels().get(REPLICATED_FROM_LABEL).cloned().unwrap_or_default();
+    ResourceOffer {
+        metadata: ObjectMeta {
+            name: Some(context.settings.cluster_name.to_string()),
+            labels: Some(BTreeMap::from([(REPLICATE_TO_LABEL.to_owned(), asked_by)])),
+            owner_references: request.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: ResourceOfferSpec {
+            cluster_id: context.settings.cluster_id.clone(),
+            resource_quota: ResourceQuota { hard },
+            labels: BTreeMap::new(),
+            storage_classes: Vec::new(),
+            withdrawal_timestamp: None,
+        },
+        status: None,
+    }
+}
+
+async fn sharing(context: &Context) -> Result<SharingConfig, Error> {
+    let configs = Api::<ClusterConfig>::all(context.client.clone());
+    let config = configs.get_opt(CLUSTER_CONFIG).await;
+    let config = config.map_err(|error| Error::Read(Box::new(error)))?;
+    Ok(config.map(|config| config.spec.sharing).unwrap_or_default())
+}
+
+/// A store that follows the API server, and says when something changed.
+fn follow<K>(api: Api<K>, context: &Context, changed: mpsc::Sender<()>) -> Store<K>
+where
+    K: Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let (store, writer) = reflector::store();
+    let shutdown = context.shutdown.clone();
+    tokio::spawn(async move {
+        let stream = watcher(api, watcher::Config::default())
+            .default_backoff()
+            .modify(|object| object.managed_fields_mut().clear())
+            .reflect(writer)
+            .touched_objects()
+            .try_for_each(|_| {
+                // A full channel is: somebody was told already.
+                let _ = changed.try_send(());
+                std::future::ready(Ok(()))
+            });
+        shutdown.or(stream).await
+    });
+    store
+}
+
+/// A change is passed on at once, those that follow it after a while, together.
+fn now_and_then(changes: mpsc::Receiver<()>) -> impl futures::Stream<Item = ()> + Send + 'static {
+    futures::stream::unfold((changes, true), async |(mut changes, first)| {
+        changes.recv().await?;
+        if !first {
+            tokio::time::sleep(REFRESH).await;
+            while changes.try_recv().is_ok() {}
+        }
+        Some(((), (changes, false)))
+    })
+    .boxed()
+}

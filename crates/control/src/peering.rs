@@ -1,1 +1,212 @@
-//! Starts and ends peerings.
+//! Starts and ends the peerings by which pods of this cluster run in others, and shows those by
+//! which pods of others run here.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::ObjectMeta,
+    runtime::{Controller, controller::Action, reflector::ObjectRef, reflector::Store, watcher},
+};
+use tombolo_api::{
+    ClusterIdentity, Reference,
+    discovery::{
+        ForeignCluster, ForeignClusterStatus, Peering, ResourceRequest, ResourceRequestSpec,
+        condition,
+    },
+    names::REPLICATE_TO_LABEL,
+    sharing::{OfferPhase, ResourceOffer},
+    virtualkubelet::NamespaceMap,
+};
+use tombolo_core::{
+    condition::{is_true, now_is},
+    peering::{self, Outgoing, Step},
+};
+use tombolo_runtime::{controller, writer};
+use tracing::info;
+
+use crate::{auth_url, context::Context};
+
+const MANAGER: &str = "liqo-control/peering";
+
+/// Runs until the end is asked for.
+pub async fn run(context: Arc<Context>) {
+    let client = &context.client;
+    let any = watcher::Config::default();
+    let controller = Controller::new(Api::<ForeignCluster>::all(client.clone()), any.clone());
+    let known = controller.store();
+    let controller = controller
+        .watches(Api::<ResourceRequest>::all(client.clone()), any.clone(), by_tenant(&known))
+        .watches(Api::<ResourceOffer>::all(client.clone()), any.clone(), by_tenant(&known))
+        .watches(Api::<NamespaceMap>::all(client.clone()), any, by_tenant(&known));
+    controller::run("peering", controller, reconcile, context.clone(), &context.shutdown).await;
+}
+
+/// Which ForeignCluster an object in a tenant namespace is about.
+pub fn by_tenant<K: Resource>(
+    known: &Store<ForeignCluster>,
+) -> impl Fn(K) -> Option<ObjectRef<ForeignCluster>> + Send + Sync + 'static {
+    let known = known.clone();
+    move |object| {
+        let namespace = object.namespace()?;
+        let found = known.find(|cluster| tenant(cluster).is_some_and(|tenant| tenant == namespace));
+        found.map(|cluster| ObjectRef::from_obj(&*cluster))
+    }
+}
+
+fn tenant(cluster: &ForeignCluster) -> Option<&str> {
+    cluster.status.as_ref()?.tenant_namespace.as_ref()?.local.as_deref()
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{act} {namespace}/{name}")]
+    Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
+    #[error(transparent)]
+    AuthUrl(#[from] auth_url::UnknownUrl),
+}
+
+async fn reconcile(cluster: Arc<ForeignCluster>, context: Arc<Context>) -> Result<Action, Error> {
+    let (Some(namespace), Some(peer)) = (tenant(&cluster), &cluster.spec.cluster_identity) else {
+        return Ok(Action::await_change());
+    };
+    let us = context.settings.cluster();
+    let tenant = Tenant::new(&context, namespace);
+    let (ours, theirs) = (us.cluster_name.as_str(), peer.cluster_name.as_str());
+    let request = tenant.find(&tenant.requests, ours).await?;
+    let their_request = tenant.find(&tenant.requests, theirs).await?;
+    let offer = tenant.find(&tenant.offers, theirs).await?;
+    let our_offer = tenant.find(&tenant.offers, ours).await?;
+    let map = tenant.find(&tenant.maps, ours).await?;
+
+    let before = cluster.status.clone().unwrap_or_default();
+    let outgoing = Outgoing {
+        join: cluster.spec.join && cluster.meta().deletion_timestamp.is_none(),
+        authenticated: is_true(&before.conditions, condition::AUTHENTICATED),
+        request: request.as_ref(),
+        offer: offer.as_ref(),
+        namespaces: map.is_some(),
+    };
+    let step = peering::next(&outgoing);
+    if step != Step::Nothing {
+        info!(cluster = theirs, ?step);
+    }
+    match step {
+        Step::Request => tenant.request(&us, peer).await?,
+        Step::Accept => tenant.answer(theirs, OfferPhase::Accepted).await?,
+        Step::Refuse => tenant.answer(theirs, OfferPhase::Refused).await?,
+        Step::Withdraw => tenant.withdraw(request.as_ref()).await?,
+        Step::Nothing => {}
+    }
+
+    let out = peering::state(&outgoing, theirs);
+    let in_ = peering::incoming(their_request.as_ref(), our_offer.as_ref());
+    let now = Timestamp::now();
+    let says = |type_, state: &peering::State| {
+        now_is(&before.conditions, type_, state.established, state.reason, &state.message, now)
+    };
+    let status = ForeignClusterStatus {
+        outgoing: Some(Peering {
+            peered: out.established,
+            peering_request: request.as_ref().map(|_| reference(namespace, ours)),
+        }),
+        incoming: Some(Peering {
+            peered: in_.established,
+            peering_request: their_request.as_ref().map(|_| reference(namespace, theirs)),
+        }),
+        conditions: vec![
+            says(condition::OUTGOING_PEERING, &out),
+            says(condition::INCOMING_PEERING, &in_),
+        ],
+        ..ForeignClusterStatus::default()
+    };
+    if !is_part_of(&status, &before) {
+        let clusters = Api::<ForeignCluster>::all(context.client.clone());
+        writer::apply_status(&clusters, MANAGER, &cluster.name_any(), &status)
+            .await
+            .map_err(failed("write the status of", "", &cluster.name_any()))?;
+    }
+    Ok(Action::await_change())
+}
+
+fn is_part_of(status: &ForeignClusterStatus, before: &ForeignClusterStatus) -> bool {
+    status.outgoing == before.outgoing
+        && status.incoming == before.incoming
+        && status.conditions.iter().all(|condition| before.conditions.contains(condition))
+}
+
+fn reference(namespace: &str, name: &str) -> Reference {
+    Reference { name: name.to_owned(), namespace: namespace.to_owned() }
+}
+
+/// What a peering needs lives in one namespace.
+struct Tenant<'a> {
+    context: &'a Context,
+    namespace: &'a str,
+    requests: Api<ResourceRequest>,
+    offers: Api<ResourceOffer>,
+    maps: Api<NamespaceMap>,
+}
+
+impl<'a> Tenant<'a> {
+    fn new(context: &'a Context, namespace: &'a str) -> Self {
+        let client = &context.client;
+        Self {
+            context,
+            namespace,
+            requests: Api::namespaced(client.clone(), namespace),
+            offers: Api::namespaced(client.clone(), namespace),
+            maps: Api::namespaced(client.clone(), namespace),
+        }
+    }
+
+    async fn find<K>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, Error>
+    where
+        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        api.get_opt(name).await.map_err(failed("read", self.namespace, name))
+    }
+
+    async fn request(&self, us: &ClusterIdentity, peer: &ClusterIdentity) -> Result<(), Error> {
+        let name = us.cluster_name.to_string();
+        let labels = BTreeMap::from([(REPLICATE_TO_LABEL.to_owned(), peer.cluster_id.to_string())]);
+        let request = ResourceRequest {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                labels: Some(labels),
+                ..ObjectMeta::default()
+            },
+            spec: ResourceRequestSpec {
+                cluster_identity: us.clone(),
+                auth_url: auth_url::find(&self.context.client).await?,
+            },
+            status: None,
+        };
+        let made = writer::apply(&self.requests, MANAGER, &request).await;
+        made.map(drop).map_err(failed("make the ResourceRequest", self.namespace, &name))
+    }
+
+    async fn answer(&self, name: &str, phase: OfferPhase) -> Result<(), Error> {
+        let status = serde_json::json!({ "phase": phase });
+        let said = writer::apply_status(&self.offers, MANAGER, name, &status).await;
+        said.map(drop).map_err(failed("answer the ResourceOffer", self.namespace, name))
+    }
+
+    async fn withdraw(&self, request: Option<&ResourceRequest>) -> Result<(), Error> {
+        let Some(request) = request else { return Ok(()) };
+        let name = request.name_any();
+        writer::delete_if_same(&self.requests, &name, request.uid().as_deref())
+            .await
+            .map_err(failed("delete the ResourceRequest", self.namespace, &name))
+    }
+}
+
+fn failed(
+    act: &'static str,
+    namespace: &str,
+    name: &str,
+) -> impl FnOnce(kube::Error) -> Error + use<> {
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    move |source| Error::Do { act, namespace, name, source: Box::new(source) }
+}

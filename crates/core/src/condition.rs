@@ -1,1 +1,57 @@
 //! Conditions in a status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Whether there is such a condition and it is true.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    find(conditions, type_).is_some_and(|condition| condition.status == "True")
+}
+
+/// The condition of this type.
+pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// What a condition is to say now. The time of the last change is kept from `before` as long as
+/// the status is the same.
+pub fn now_is(
+    before: &[Condition],
+    type_: &str,
+    status: bool,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> Condition {
+    let status = if status { "True" } else { "False" };
+    let since = find(before, type_)
+        .filter(|condition| condition.status == status)
+        .map_or(Time(now), |condition| condition.last_transition_time.clone());
+    Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since,
+        observed_generation: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_that_of_the_last_change() {
+        let (first, later): (Timestamp, Timestamp) =
+            ("2026-01-01T00:00:00Z".parse().unwrap(), "2026-01-01T00:01:00Z".parse().unwrap());
+        let up = now_is(&[], "APIServer", true, "Answers", "", first);
+        let still = now_is(&[up.clone()], "APIServer", true, "Answers", "well", later);
+        assert_eq!(still.last_transition_time, Time(first));
+        assert_eq!(still.message, "well");
+        let down = now_is(&[still], "APIServer", false, "Silent", "", later);
+        assert_eq!(down.last_transition_time, Time(later));
+        assert!(is_true(&[up], "APIServer"));
+        assert!(!is_true(&[down], "APIServer"));
+    }
+}

@@ -1,1 +1,219 @@
-//! How much of what is free is offered.
+//! How much of what is free is offered: a share of what the nodes have and nobody asked for.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use tombolo_api::names::{MANAGED_BY_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE};
+
+/// A change smaller than this part of what is offered is not worth an update.
+const WORTH: f64 = 0.05;
+
+/// Amounts by the name of the resource, in its base unit (cores, bytes, pieces).
+pub type Amounts = BTreeMap<String, f64>;
+
+/// What is free in this cluster: what its ready nodes have, less what pods ask for. Pods that run
+/// for other clusters use what was offered, so they do not count.
+pub fn free<'a>(
+    nodes: impl IntoIterator<Item = &'a Node>,
+    pods: impl IntoIterator<Item = &'a Pod>,
+) -> Amounts {
+    let mut free = Amounts::new();
+    for node in nodes.into_iter().filter(|node| is_ready(node)) {
+        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+        for (name, quantity) in allocatable.into_iter().flatten() {
+            *free.entry(name.clone()).or_default() += amount(quantity).unwrap_or_default();
+        }
+    }
+    for pod in pods.into_iter().filter(|pod| counts(pod)) {
+        for (name, asked) in requests(pod) {
+            if let Some(left) = free.get_mut(&name) {
+                *left -= asked;
+            }
+        }
+        if let Some(left) = free.get_mut("pods") {
+            *left -= 1.0;
+        }
+    }
+    free
+}
+
+/// The offer: `percent` of what is free, in whole thousandths of a core, bytes and pieces.
+pub fn share(free: &Amounts, percent: u32) -> BTreeMap<String, Quantity> {
+    free.iter()
+        .map(|(name, amount)| (name.clone(), amount.max(0.0) * f64::from(percent) / 100.0))
+        .map(|(name, amount)| {
+            let text = match name.as_str() {
+                "cpu" => format!("{}m", (amount * 1000.0).floor()),
+                "memory" | "ephemeral-storage" => format!("{}Mi", (amount / MEBI).floor()),
+                _ => format!("{}", amount.floor()),
+            };
+            (name, Quantity(text))
+        })
+        .collect()
+}
+
+/// Whether the offer has changed enough to say so.
+pub fn is_news(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quantity>) -> bool {
+    let same_kinds = before.keys().eq(now.keys());
+    !same_kinds
+        || now.iter().any(|(name, quantity)| {
+            let (was, is) = (before.get(name).and_then(amount), amount(quantity));
+            match (was, is) {
+                (Some(was), Some(is)) => (was - is).abs() > WORTH * was.max(is),
+                _ => true,
+            }
+        })
+}
+
+/// What a quantity is worth in its base unit.
+pub fn amount(quantity: &Quantity) -> Option<f64> {
+    let text = quantity.0.trim();
+    let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: f64 = number.parse().ok()?;
+    let factor = match unit {
+        "" => 1.0,
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => KIBI,
+        "Mi" => MEBI,
+        "Gi" => MEBI * KIBI,
+        "Ti" => MEBI * MEBI,
+        "Pi" => MEBI * MEBI * KIBI,
+        "Ei" => MEBI * MEBI * MEBI,
+        _ => 10f64.powi(unit.strip_prefix(['e', 'E'])?.parse().ok()?),
+    };
+    Some(number * factor)
+}
+
+const KIBI: f64 = 1024.0;
+const MEBI: f64 = KIBI * KIBI;
+
+fn is_ready(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    let is_virtual = labels
+        .is_some_and(|labels| labels.get(TYPE_LABEL).is_some_and(|value| value == VIRTUAL_NODE));
+    let is_closed = node.spec.as_ref().is_some_and(|spec| spec.unschedulable.unwrap_or(false));
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions
+        .filter(|condition| condition.type_ == "Ready")
+        .any(|condition| condition.status == "True");
+    ready && !is_virtual && !is_closed
+}
+
+fn counts(pod: &Pod) -> bool {
+    let is_hosted = pod.metadata.labels.as_ref().is_some_and(|labels| {
+        labels.get(MANAGED_BY_LABEL).is_some_and(|value| value == SHADOW_POD)
+    });
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    is_placed && !is_hosted && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// What a pod asks for: the sum of its containers, or its largest init container.
+fn requests(pod: &Pod) -> Amounts {
+    let Some(spec) = &pod.spec else { return Amounts::new() };
+    let of = |container: &k8s_openapi::api::core::v1::Container| -> Amounts {
+        let requests = container.resources.as_ref().and_then(|all| all.requests.clone());
+        requests
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, quantity)| Some((name, amount(&quantity)?)))
+            .collect()
+    };
+    let mut sum = Amounts::new();
+    for (name, asked) in spec.containers.iter().flat_map(of) {
+        *sum.entry(name).or_default() += asked;
+    }
+    for (name, asked) in spec.init_containers.iter().flatten().flat_map(of) {
+        let so_far = sum.entry(name).or_default();
+        *so_far = so_far.max(asked);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(ready: &str, labels: serde_json::Value) -> Node {
+        serde_json::from_value(json!({
+            "metadata": { "labels": labels },
+            "status": {
+                "allocatable": { "cpu": "2", "memory": "4Gi", "pods": "110" },
+                "conditions": [{ "type": "Ready", "status": ready }],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn pod(labels: serde_json::Value, phase: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "labels": labels },
+            "spec": {
+                "nodeName": "n",
+                "containers": [
+                    { "name": "a", "resources": { "requests": { "cpu": "500m", "memory": "1Gi" } } },
+                ],
+            },
+            "status": { "phase": phase },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn free_is_what_real_ready_nodes_have_and_own_pods_do_not_ask_for() {
+        let nodes = [
+            node("True", json!({})),
+            node("False", json!({})),
+            node("True", json!({ "liqo.io/type": "virtual-node" })),
+        ];
+        let pods = [
+            pod(json!({}), "Running"),
+            pod(json!({}), "Succeeded"),
+            pod(json!({ "liqo.io/managed-by": "shadowpod" }), "Running"),
+        ];
+        let free = free(&nodes, &pods);
+        assert_eq!(free["cpu"], 1.5);
+        assert_eq!(free["memory"], 3.0 * 1024.0 * MEBI);
+        assert_eq!(free["pods"], 109.0);
+        let offer = share(&free, 30);
+        assert_eq!(offer["cpu"].0, "450m");
+        assert_eq!(offer["memory"].0, "921Mi");
+        assert_eq!(offer["pods"].0, "32");
+    }
+
+    #[test]
+    fn quantities_are_read_in_all_their_forms() {
+        for (text, value) in [
+            ("4", 4.0),
+            ("500m", 0.5),
+            ("1Ki", 1024.0),
+            ("2e3", 2000.0),
+            ("1.5Gi", 1_610_612_736.0),
+        ] {
+            assert_eq!(amount(&Quantity(text.into())), Some(value), "{text}");
+        }
+        assert_eq!(amount(&Quantity("many".into())), None);
+    }
+
+    #[test]
+    fn a_little_more_or_less_is_no_news() {
+        let offer = |cpu: &str| BTreeMap::from([("cpu".to_owned(), Quantity(cpu.into()))]);
+        assert!(!is_news(&offer("1000m"), &offer("980m")));
+        assert!(is_news(&offer("1000m"), &offer("900m")));
+        assert!(is_news(&offer("1"), &BTreeMap::new()));
+    }
+}

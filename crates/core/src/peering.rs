@@ -1,1 +1,239 @@
-//! What a peering needs next.
+//! What a peering needs next, in the cluster that asks for it: request, offer, and the way back.
+
+use tombolo_api::{
+    discovery::{RequestState, ResourceRequest},
+    names::KUBELET_FINALIZER,
+    sharing::{OfferPhase, ResourceOffer},
+};
+
+/// What there is of the peering by which pods of this cluster run in another.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outgoing<'a> {
+    /// Whether it is wanted.
+    pub join: bool,
+    /// Whether the other cluster has given this one an identity.
+    pub authenticated: bool,
+    /// Our request.
+    pub request: Option<&'a ResourceRequest>,
+    /// The other cluster's offer.
+    pub offer: Option<&'a ResourceOffer>,
+    /// Whether namespaces of this cluster are, or are to be, there.
+    pub namespaces: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask for resources.
+    Request,
+    /// Take the offer.
+    Accept,
+    /// Give the offer back: what runs by it is to end.
+    Refuse,
+    /// Take the request back.
+    Withdraw,
+    /// Nothing, for now or at all.
+    Nothing,
+}
+
+/// How far the peering is: a word for programs, and one for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Whether pods can be sent.
+    pub established: bool,
+    /// The word for programs.
+    pub reason: &'static str,
+    /// The words for people.
+    pub message: String,
+}
+
+/// What the peering needs next.
+pub fn next(there: &Outgoing<'_>) -> Step {
+    let phase = there.offer.map(phase);
+    if there.join {
+        return match there.request {
+            _ if !there.authenticated => Step::Nothing,
+            None => Step::Request,
+            Some(request) if request.metadata.deletion_timestamp.is_some() => Step::Nothing,
+            Some(_) if phase.is_some_and(|phase| phase != OfferPhase::Accepted) => Step::Accept,
+            Some(_) => Step::Nothing,
+        };
+    }
+    match there.offer {
+        Some(_) if phase != Some(OfferPhase::Refused) => Step::Refuse,
+        Some(offer) if is_in_use(offer) => Step::Nothing,
+        _ if there.namespaces => Step::Nothing,
+        _ if there.request.is_some() => Step::Withdraw,
+        _ => Step::Nothing,
+    }
+}
+
+/// How far it is.
+pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
+    let (established, reason, message) = match (there.request, there.offer) {
+        (None, None) if !there.join => (false, "NotWanted", "spec.join is false".to_owned()),
+        _ if !there.join => {
+            (false, "Ending", format!("what runs in {cluster} is being taken back"))
+        }
+        _ if !there.authenticated => (
+            false,
+            "NotAuthenticated",
+            format!("{cluster} has not given this cluster an identity yet: see Authenticated"),
+        ),
+        (_, Some(offer)) if phase(offer) == OfferPhase::Accepted => {
+            (true, "Established", format!("{cluster} lends resources"))
+        }
+        (_, Some(_)) => (false, "OfferPending", format!("the offer of {cluster} came in")),
+        (Some(request), None) => match request_state(request) {
+            RequestState::Pending => (
+                false,
+                "RequestPending",
+                format!("{cluster} has not accepted the request yet: somebody there may have to"),
+            ),
+            RequestState::Accepted => {
+                (false, "RequestAccepted", format!("{cluster} is preparing an offer"))
+            }
+            RequestState::Refused => {
+                (false, "RequestRefused", format!("{cluster} has refused the request"))
+            }
+        },
+        (None, None) => (false, "Requesting", format!("asking {cluster} for resources")),
+    };
+    State { established, reason, message }
+}
+
+/// How far a peering is by which pods of the other cluster run in this one.
+pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>) -> State {
+    let (established, reason, message) = match (request, offer) {
+        (None, _) => (false, "NotAsked", "the other cluster asks for nothing".to_owned()),
+        (Some(request), _) if request_state(request) == RequestState::Refused => {
+            (false, "Refused", "the request was refused here".to_owned())
+        }
+        (Some(request), _) if request_state(request) == RequestState::Pending => (
+            false,
+            "Pending",
+            "the request waits: set its status.state to Accepted to accept it".to_owned(),
+        ),
+        (Some(_), Some(offer)) if phase(offer) == OfferPhase::Accepted => {
+            (true, "Established", "the other cluster has taken the offer".to_owned())
+        }
+        (Some(_), Some(offer)) if phase(offer) == OfferPhase::Refused => {
+            (false, "OfferRefused", "the other cluster has given the offer back".to_owned())
+        }
+        (Some(_), _) => (false, "Offering", "the other cluster has not taken it yet".to_owned()),
+    };
+    State { established, reason, message }
+}
+
+/// What has become of a request.
+pub fn request_state(request: &ResourceRequest) -> RequestState {
+    request.status.as_ref().map(|status| status.state).unwrap_or_default()
+}
+
+/// What has become of an offer.
+pub fn phase(offer: &ResourceOffer) -> OfferPhase {
+    offer.status.as_ref().map(|status| status.phase).unwrap_or_default()
+}
+
+/// Whether a virtual node still stands for it.
+fn is_in_use(offer: &ResourceOffer) -> bool {
+    offer.metadata.finalizers.iter().flatten().any(|name| name == KUBELET_FINALIZER)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn request(state: &str) -> ResourceRequest {
+        serde_json::from_value(json!({
+            "metadata": { "name": "rome" },
+            "spec": {
+                "clusterIdentity": { "clusterID": "r", "clusterName": "rome" },
+                "authUrl": "https://rome",
+            },
+            "status": { "state": state },
+        }))
+        .unwrap()
+    }
+
+    fn offer(phase: &str, finalizers: &[&str]) -> ResourceOffer {
+        serde_json::from_value(json!({
+            "metadata": { "name": "milan", "finalizers": finalizers },
+            "spec": { "clusterID": "m", "resourceQuota": { "hard": { "cpu": "1" } } },
+            "status": { "phase": phase },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_peering_starts_step_by_step() {
+        let mut there = Outgoing { join: true, ..Outgoing::default() };
+        assert_eq!(next(&there), Step::Nothing);
+        assert_eq!(state(&there, "milan").reason, "NotAuthenticated");
+        there.authenticated = true;
+        assert_eq!(next(&there), Step::Request);
+        let pending = request("Pending");
+        there.request = Some(&pending);
+        assert_eq!(next(&there), Step::Nothing);
+        assert_eq!(state(&there, "milan").reason, "RequestPending");
+        let came = offer("Pending", &[]);
+        there.offer = Some(&came);
+        assert_eq!(next(&there), Step::Accept);
+        let taken = offer("Accepted", &[]);
+        there.offer = Some(&taken);
+        assert_eq!(next(&there), Step::Nothing);
+        assert!(state(&there, "milan").established);
+    }
+
+    #[test]
+    fn a_peering_ends_in_the_order_in_which_nothing_is_left() {
+        let asked = request("Accepted");
+        let mut there = Outgoing {
+            authenticated: true,
+            request: Some(&asked),
+            namespaces: true,
+            ..Outgoing::default()
+        };
+        let taken = offer("Accepted", &[KUBELET_FINALIZER]);
+        there.offer = Some(&taken);
+        assert_eq!(next(&there), Step::Refuse);
+        let in_use = offer("Refused", &[KUBELET_FINALIZER]);
+        there.offer = Some(&in_use);
+        assert_eq!(next(&there), Step::Nothing);
+        let drained = offer("Refused", &[]);
+        there.offer = Some(&drained);
+        assert_eq!(next(&there), Step::Nothing, "namespaces are still there");
+        there.namespaces = false;
+        assert_eq!(next(&there), Step::Withdraw);
+        there.request = None;
+        there.offer = None;
+        assert_eq!(next(&there), Step::Nothing);
+        assert_eq!(state(&there, "milan").reason, "NotWanted");
+    }
+
+    #[test]
+    fn a_peering_that_is_wanted_again_waits_for_the_old_request_to_go() {
+        let mut leaving = request("Accepted");
+        leaving.metadata.deletion_timestamp =
+            Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        let there = Outgoing {
+            join: true,
+            authenticated: true,
+            request: Some(&leaving),
+            ..Outgoing::default()
+        };
+        assert_eq!(next(&there), Step::Nothing);
+    }
+
+    #[test]
+    fn the_other_side_is_told_too() {
+        assert_eq!(incoming(None, None).reason, "NotAsked");
+        let asked = request("Accepted");
+        assert_eq!(incoming(Some(&asked), None).reason, "Offering");
+        let taken = offer("Accepted", &[]);
+        assert!(incoming(Some(&asked), Some(&taken)).established);
+        assert_eq!(incoming(Some(&request("Pending")), None).reason, "Pending");
+    }
+}

@@ -189,7 +189,7 @@ async fn reconcile<K: Replicated>(
             returned.await.map_err(here("bring the status back"))?;
         }
         Step::Delete => {
-            let uid = copy.as_ref().and_then(|copy| copy.uid());
+            let uid = copy.as_ref().and_then(ResourceExt::uid);
             writer::delete_if_same(&state.copies, &name, uid.as_deref())
                 .await
                 .map_err(there("delete the copy"))?;

@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    fn node(ready: &str, labels: serde_json::Value) -> Node {
+    fn node(ready: &str, labels: &serde_json::Value) -> Node {
         serde_json::from_value(json!({
             "metadata": { "labels": labels },
             "status": {
@@ -159,7 +159,7 @@ mod tests {
         .unwrap()
     }
 
-    fn pod(labels: serde_json::Value, phase: &str) -> Pod {
+    fn pod(labels: &serde_json::Value, phase: &str) -> Pod {
         serde_json::from_value(json!({
             "metadata": { "labels": labels },
             "spec": {
@@ -176,14 +176,14 @@ mod tests {
     #[test]
     fn free_is_what_real_ready_nodes_have_and_own_pods_do_not_ask_for() {
         let nodes = [
-            node("True", json!({})),
-            node("False", json!({})),
-            node("True", json!({ "liqo.io/type": "virtual-node" })),
+            node("True", &json!({})),
+            node("False", &json!({})),
+            node("True", &json!({ "liqo.io/type": "virtual-node" })),
         ];
         let pods = [
-            pod(json!({}), "Running"),
-            pod(json!({}), "Succeeded"),
-            pod(json!({ "liqo.io/managed-by": "shadowpod" }), "Running"),
+            pod(&json!({}), "Running"),
+            pod(&json!({}), "Succeeded"),
+            pod(&json!({ "liqo.io/managed-by": "shadowpod" }), "Running"),
         ];
         let free = free(&nodes, &pods);
         assert_eq!(free["cpu"], 1.5);

@@ -17,7 +17,8 @@ use crate::bars::Bars;
 use crate::connection::{Connection, Target};
 use manifests::Values;
 
-pub use apply::is_missing;
+pub use apply::{MANAGER, is_missing};
+pub use ready::{Component, SELECTOR, components};
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {

@@ -1,0 +1,294 @@
+//! `tombolo peer`: asks for a peering and shows, step by step, how it comes about.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tombolo_api::auth::Confidential;
+use tombolo_api::discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec};
+use tombolo_api::{ClusterId, Fingerprint, names};
+
+use crate::bars::Bars;
+use crate::connection::{Connection, Target};
+use crate::install::{self, Installed, MANAGER};
+use crate::peering::{Outcome, Peering, View};
+use crate::peers;
+use crate::watching::Watches;
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub target: Target,
+    /// The other cluster: its name, its id, or the URL of its auth service
+    pub cluster: String,
+    /// A file with the token that the other cluster wants to see, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// With a URL: what to call the ForeignCluster
+    #[arg(long)]
+    pub name: Option<String>,
+    /// With a URL: SHA-256 fingerprint of the certificate that must be shown there
+    #[arg(long)]
+    pub fingerprint: Option<Fingerprint>,
+    /// How long to wait, in seconds
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+pub fn run(arguments: &Arguments) -> Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let connection = arguments.target.connect().await?;
+        let home = install::identity(&connection).await?;
+        let bars = Bars::new();
+        let done = peer(arguments, &connection, &home, &bars).await;
+        bars.finish();
+        let node = done?;
+        println!("Pods can run on node {node} now: `tombolo offload namespace NAME` lets them.");
+        Ok(())
+    })
+}
+
+/// Peers, and returns the name of the virtual node.
+pub async fn peer(
+    arguments: &Arguments,
+    connection: &Connection,
+    home: &Installed,
+    bars: &Bars,
+) -> Result<String> {
+    let client = &connection.client;
+    let token = arguments.token_file.as_ref().map(read_token).transpose()?;
+    let mut undo = Undo::default();
+    let found = peers::find(client, &arguments.cluster).await?;
+    let cluster = match found {
+        Some(cluster) => cluster,
+        None if arguments.cluster.starts_with("https://") => {
+            let made = make(client, arguments).await?;
+            undo.made = Some(made.name_any());
+            made
+        }
+        None => peers::require(client, &arguments.cluster).await?,
+    };
+    let name = cluster.name_any();
+    if !cluster.spec.join {
+        undo.joined = Some(name.clone());
+        peers::set_join(client, &name, true).await?;
+    }
+    let outcome =
+        establish(arguments, client, home, &cluster, token.as_ref(), &mut undo, bars).await;
+    match outcome {
+        Ok(node) => Ok(node),
+        Err(Failure { error, keep: false }) => {
+            undo.run(client).await;
+            Err(error)
+        }
+        Err(Failure { error, keep: true }) => Err(error),
+    }
+}
+
+struct Failure {
+    error: anyhow::Error,
+    /// Whether the peering is under way, and goes on without us.
+    keep: bool,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self { error, keep: true }
+    }
+}
+
+async fn establish(
+    arguments: &Arguments,
+    client: &Client,
+    home: &Installed,
+    cluster: &ForeignCluster,
+    token: Option<&Confidential>,
+    undo: &mut Undo,
+    bars: &Bars,
+) -> Result<String, Failure> {
+    let name = cluster.name_any();
+    let patience = Duration::from_secs(arguments.timeout);
+    let scope = format!("{} → {}", home.cluster_name, peers::shown(cluster));
+    if let Some(token) = token {
+        let id = known_id(client, &name, patience).await?;
+        store_token(client, &id, token).await?;
+        undo.token = Some(token_secret(&id));
+    }
+    let mut watches = Watches::default();
+    let peering = Peering::watch(client, &mut watches, &name);
+    let mut last = None;
+    let ended = watches
+        .until(patience, || {
+            let view = peering.view();
+            let outcome = view.outcome(token.is_some());
+            if let Outcome::Waiting { done, waiting_for } = &outcome {
+                let of = View::STEPS.len();
+                bars.say(&scope, format!("{waiting_for} ({done} of {of} steps done)"));
+            }
+            let settled = !matches!(outcome, Outcome::Waiting { .. });
+            last = Some((view, outcome.clone()));
+            settled.then_some(outcome)
+        })
+        .await?;
+    let (view, outcome) = match (ended, last) {
+        (Some(outcome), Some((view, _))) => (view, outcome),
+        (None, Some((view, outcome))) => (view, outcome),
+        _ => {
+            let error = anyhow::anyhow!("the ForeignCluster {name} could not be watched");
+            return Err(Failure { error, keep: true });
+        }
+    };
+    match outcome {
+        Outcome::Established { node } => {
+            bars.say(&scope, format!("peered: node {node} is Ready"));
+            Ok(node)
+        }
+        Outcome::Refused { why } => Err(Failure { error: anyhow::anyhow!(why), keep: false }),
+        Outcome::Waiting { .. } => {
+            let keep = view.is_authenticated();
+            let stuck = view.stuck(token.is_some());
+            let rest = if keep {
+                format!(
+                    "It goes on by itself: `tombolo status` shows how far it is, `tombolo unpeer \
+                     {name}` takes it back."
+                )
+            } else {
+                "It was taken back.".to_owned()
+            };
+            let seconds = patience.as_secs();
+            let error =
+                anyhow::anyhow!("no peering with {name} after {seconds} s. {stuck}\n{rest}");
+            Err(Failure { error, keep })
+        }
+    }
+}
+
+/// What this command has made, to be taken back when nothing comes of it.
+#[derive(Default)]
+struct Undo {
+    made: Option<String>,
+    joined: Option<String>,
+    token: Option<String>,
+}
+
+impl Undo {
+    /// As far as it can be: the error that led here is the one to tell.
+    async fn run(self, client: &Client) {
+        let clusters: Api<ForeignCluster> = Api::all(client.clone());
+        if let Some(name) = self.made {
+            let _ = clusters.delete(&name, &DeleteParams::default()).await;
+        } else if let Some(name) = self.joined {
+            let _ = peers::set_join(client, &name, false).await;
+        }
+        if let Some(name) = self.token {
+            let secrets: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
+            let _ = secrets.delete(&name, &DeleteParams::default()).await;
+        }
+    }
+}
+
+async fn make(client: &Client, arguments: &Arguments) -> Result<ForeignCluster> {
+    let url = arguments.cluster.trim_end_matches('/').to_owned();
+    let name = arguments.name.clone().unwrap_or_else(|| object_name(&url));
+    let spec = ForeignClusterSpec {
+        auth_url: url.clone(),
+        join: true,
+        cluster_identity: None,
+        ttl: None,
+        fingerprint: arguments.fingerprint,
+    };
+    let mut cluster = ForeignCluster::new(&name, spec);
+    cluster
+        .labels_mut()
+        .insert(names::DISCOVERY_TYPE_LABEL.into(), DiscoveryType::Manual.to_string());
+    let api: Api<ForeignCluster> = Api::all(client.clone());
+    let parameters = PostParams { field_manager: Some(MANAGER.into()), ..Default::default() };
+    api.create(&parameters, &cluster)
+        .await
+        .with_context(|| format!("make ForeignCluster {name} for {url}"))
+}
+
+/// `https://auth.example.com:8443/x` → `auth-example-com-8443`.
+fn object_name(url: &str) -> String {
+    let host = url.trim_start_matches("https://").split('/').next().unwrap_or_default();
+    let dashed: String = host
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .collect();
+    let name = dashed.trim_matches('-');
+    if name.is_empty() { "peer".to_owned() } else { name.chars().take(63).collect() }
+}
+
+fn read_token(path: &PathBuf) -> Result<Confidential> {
+    let text = if path.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin()).context("read the token from standard input")
+    } else {
+        std::fs::read_to_string(path)
+            .with_context(|| format!("read the token from {}", path.display()))
+    };
+    let token = text?.trim().to_owned();
+    if token.is_empty() {
+        bail!("{} holds no token", path.display());
+    }
+    Ok(token.into())
+}
+
+/// The id of the other cluster, which its auth service tells anybody.
+async fn known_id(client: &Client, name: &str, patience: Duration) -> Result<ClusterId, Failure> {
+    let mut watches = Watches::default();
+    let api: Api<ForeignCluster> = Api::all(client.clone());
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let store = watches.keep(api, only);
+    let id = || Some(store.state().first()?.spec.cluster_identity.clone()?.cluster_id);
+    let found = watches.until(patience, id).await?;
+    found.ok_or_else(|| {
+        let state = store.state();
+        let url = state.first().map_or("?", |cluster| cluster.spec.auth_url.as_str());
+        let why = state.first().map(|cluster| View::of(cluster).stuck(true)).unwrap_or_default();
+        Failure {
+            error: anyhow::anyhow!("the cluster at {url} does not say who it is. {why}"),
+            keep: false,
+        }
+    })
+}
+
+fn token_secret(id: &ClusterId) -> String {
+    format!("{}-{id}", names::AUTH_TOKEN_SECRET)
+}
+
+async fn store_token(client: &Client, id: &ClusterId, token: &Confidential) -> Result<()> {
+    let name = token_secret(id);
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "labels": {names::AUTH_TOKEN_LABEL: "", names::CLUSTER_ID_LABEL: id},
+        },
+        "stringData": {names::AUTH_TOKEN_KEY: token.reveal()},
+    });
+    let api: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let parameters = PatchParams::apply(MANAGER).force();
+    api.patch(&name, &parameters, &Patch::Apply(&secret))
+        .await
+        .map(drop)
+        .with_context(|| format!("write Secret liqo/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_becomes_the_name_of_an_object() {
+        assert_eq!(object_name("https://auth.example.com:8443/x"), "auth-example-com-8443");
+        assert_eq!(object_name("https://192.0.2.1:30443"), "192-0-2-1-30443");
+        assert_eq!(object_name("https://[fd00::1]:443"), "fd00--1--443");
+        assert_eq!(object_name("https://"), "peer");
+    }
+}

@@ -1,0 +1,73 @@
+//! Other clusters, as somebody at the command line names them: by name, id or auth URL.
+
+use anyhow::{Context, Result, bail};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tombolo_api::discovery::ForeignCluster;
+
+use crate::install::MANAGER;
+
+/// The ForeignCluster that is meant, if there is one.
+pub async fn find(client: &Client, text: &str) -> Result<Option<ForeignCluster>> {
+    let all = list(client).await?;
+    let by = |matches: &dyn Fn(&ForeignCluster) -> bool| {
+        all.iter().filter(|fc| matches(fc)).cloned().collect::<Vec<_>>()
+    };
+    let identity = |fc: &ForeignCluster| fc.spec.cluster_identity.clone();
+    let candidates = [
+        by(&|fc| fc.name_any() == text),
+        by(&|fc| identity(fc).is_some_and(|cluster| cluster.cluster_id.as_str() == text)),
+        by(&|fc| identity(fc).is_some_and(|cluster| cluster.cluster_name.as_str() == text)),
+        by(&|fc| fc.spec.auth_url.trim_end_matches('/') == text.trim_end_matches('/')),
+    ];
+    let Some(found) = candidates.into_iter().find(|found| !found.is_empty()) else {
+        return Ok(None);
+    };
+    if let [one] = found.as_slice() {
+        return Ok(Some(one.clone()));
+    }
+    let names: Vec<String> = found.iter().map(ResourceExt::name_any).collect();
+    bail!("several clusters are called {text:?}: say which of {}", names.join(", "))
+}
+
+/// The same, with advice when there is none.
+pub async fn require(client: &Client, text: &str) -> Result<ForeignCluster> {
+    if let Some(found) = find(client, text).await? {
+        return Ok(found);
+    }
+    let names: Vec<String> = list(client).await?.iter().map(ResourceExt::name_any).collect();
+    let known = if names.is_empty() {
+        "none is known yet".to_owned()
+    } else {
+        format!("known are: {}", names.join(", "))
+    };
+    bail!(
+        "there is no cluster {text:?}; {known}. One that is not found by itself can be given by \
+         the URL of its auth service: tombolo peer https://HOST:PORT"
+    )
+}
+
+pub async fn list(client: &Client) -> Result<Vec<ForeignCluster>> {
+    let api: Api<ForeignCluster> = Api::all(client.clone());
+    let all = api.list(&ListParams::default()).await.context("list the ForeignClusters")?;
+    Ok(all.items)
+}
+
+pub async fn set_join(client: &Client, name: &str, join: bool) -> Result<()> {
+    let api: Api<ForeignCluster> = Api::all(client.clone());
+    let patch = Patch::Merge(json!({"spec": {"join": join}}));
+    let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..Default::default() };
+    api.patch(name, &parameters, &patch)
+        .await
+        .map(drop)
+        .with_context(|| format!("set join of ForeignCluster {name} to {join}"))
+}
+
+/// What to call it in front of people.
+pub fn shown(cluster: &ForeignCluster) -> String {
+    match &cluster.spec.cluster_identity {
+        Some(identity) => identity.cluster_name.to_string(),
+        None => cluster.name_any(),
+    }
+}

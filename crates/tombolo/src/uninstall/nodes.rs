@@ -1,0 +1,77 @@
+//! Asks the agents and the gateways to remove what they made on their nodes. They can't tell a restart
+//! from a removal, so they are told, and say when they are done.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tombolo_api::names;
+
+use crate::install::MANAGER;
+use crate::watching::Watches;
+
+const CLEAN: &str = "clean";
+
+pub async fn clean(client: &Client, patience: Duration, say: &dyn Fn(&str)) -> Result<()> {
+    let asked = reporters(client).await?;
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let map = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names::UNINSTALL,
+            "labels": {"app.kubernetes.io/part-of": "liqo"},
+        },
+    });
+    let parameters = PatchParams::apply(MANAGER).force();
+    maps.patch(names::UNINSTALL, &parameters, &Patch::Apply(&map))
+        .await
+        .context("make ConfigMap liqo/liqo-uninstall")?;
+    let mut watches = Watches::default();
+    let only = watcher::Config::default().fields(&format!("metadata.name={}", names::UNINSTALL));
+    let store = watches.keep(maps, only);
+    let missing = || -> Vec<String> {
+        let state = store.state();
+        let data = state.first().and_then(|map| map.data.clone()).unwrap_or_default();
+        let clean = |who: &&String| data.get(*who).is_some_and(|said| said == CLEAN);
+        asked.iter().filter(|who| !clean(who)).cloned().collect()
+    };
+    let done = watches.until(patience, || {
+        let missing = missing();
+        if !missing.is_empty() {
+            say(&format!("waiting for the report of {}", missing.join(", ")));
+        }
+        missing.is_empty().then_some(())
+    });
+    if done.await?.is_some() {
+        return Ok(());
+    }
+    bail!(
+        "no report that the node is clean, after {} s, from {}. `kubectl -n liqo logs` of their pods \
+         says why; if a node is gone for good, delete it (`kubectl delete node`) and uninstall again",
+        patience.as_secs(),
+        missing().join(", ")
+    )
+}
+
+/// Who has to report: every agent and every gateway that runs.
+async fn reporters(client: &Client) -> Result<BTreeSet<String>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let selected = "app.kubernetes.io/name in (liqo-agent, liqo-gateway)";
+    let found = pods.list(&ListParams::default().labels(selected)).await;
+    let found = found.context("list the pods of agents and gateways")?;
+    let key = |pod: &Pod| {
+        let component = pod.labels().get("app.kubernetes.io/name")?.strip_prefix("liqo-")?;
+        let node = pod.spec.as_ref()?.node_name.as_ref()?;
+        Some(format!("{component}.{node}"))
+    };
+    Ok(found.iter().filter_map(key).collect())
+}

@@ -1,0 +1,85 @@
+//! `tombolo unpeer`: ends a peering and waits until nothing of it is left.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kube::{Client, ResourceExt};
+
+use crate::bars::Bars;
+use crate::connection::Target;
+use crate::install;
+use crate::peering::{Peering, View};
+use crate::peers;
+use crate::watching::Watches;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    /// The other cluster: its name or its id
+    cluster: String,
+    /// How long to wait, in seconds
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    timeout: u64,
+}
+
+pub fn run(arguments: &Arguments) -> Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let connection = arguments.target.connect().await?;
+        install::identity(&connection).await?;
+        let cluster = peers::require(&connection.client, &arguments.cluster).await?;
+        let bars = Bars::new();
+        let patience = Duration::from_secs(arguments.timeout);
+        let name = cluster.name_any();
+        let done = unpeer(&connection.client, &name, patience, &bars).await;
+        bars.finish();
+        done?;
+        println!("No pod of this cluster runs in {} any more.", peers::shown(&cluster));
+        Ok(())
+    })
+}
+
+/// Ends the outgoing peering with the cluster of this ForeignCluster.
+pub async fn unpeer(client: &Client, name: &str, patience: Duration, bars: &Bars) -> Result<()> {
+    peers::set_join(client, name, false).await?;
+    let mut watches = Watches::default();
+    let peering = Peering::watch(client, &mut watches, name);
+    let gone = watches.until(patience, || match left(&peering.view()) {
+        Some(what) => {
+            bars.say(name, format!("waiting until {what} is gone"));
+            None
+        }
+        None => Some(()),
+    });
+    if gone.await?.is_some() {
+        bars.say(name, "unpeered");
+        return Ok(());
+    }
+    let what = left(&peering.view()).unwrap_or_default();
+    bail!(
+        "the peering with {name} is not over after {} s: {what} is still there. `kubectl -n liqo \
+         logs deploy/liqo-control` and `deploy/liqo-kubelet` say why; it goes on by itself",
+        patience.as_secs()
+    )
+}
+
+/// What is still there of an outgoing peering, in the order in which it goes.
+fn left(view: &View) -> Option<String> {
+    if let Some(node) = &view.node {
+        return Some(format!("node {}", node.name_any()));
+    }
+    if view.map.is_some() {
+        return Some("the NamespaceMap".to_owned());
+    }
+    if view.request.is_some() {
+        return Some("the ResourceRequest".to_owned());
+    }
+    if view.offer.is_some() {
+        return Some("the ResourceOffer".to_owned());
+    }
+    // The other direction needs the tunnel too.
+    if view.tunnel.is_some() && !view.is_incoming() {
+        return Some("the tunnel".to_owned());
+    }
+    None
+}

@@ -137,8 +137,9 @@ impl Ipam {
 
     /// Other settings: they count for what is chosen from now on.
     pub fn configure(&mut self, config: Config) {
-        if config != self.config {
-            self.config = config;
+        let before = self.storage(StorageShard::Networks);
+        self.config = config;
+        if self.storage(StorageShard::Networks) != before {
             self.changes.storage.insert(StorageShard::Networks);
         }
     }

@@ -1,0 +1,204 @@
+//! The address service over gRPC.
+
+use std::net::IpAddr;
+
+use tombolo_api::{
+    ClusterId,
+    ipam::{
+        Failure, GetHomePodIpBatchRequest, GetHomePodIpBatchResponse, GetHomePodIpRequest,
+        GetHomePodIpResponse, GetHomePodIpResult, GetRemotePodIpBatchRequest,
+        GetRemotePodIpBatchResponse, GetRemotePodIpRequest, GetRemotePodIpResponse,
+        GetRemotePodIpResult, MapBatchRequest, MapBatchResponse, MapRequest, MapResponse,
+        MapResult, UnmapBatchRequest, UnmapBatchResponse, UnmapRequest, UnmapResponse, UnmapResult,
+        get_home_pod_ip_result, get_remote_pod_ip_result, ipam_server, map_result, unmap_result,
+    },
+};
+use tombolo_core::ipam::{Ipam as State, IpamError};
+use tonic::{Code, Request, Response, Status};
+
+use super::{AskError, Ipam};
+
+pub(super) struct Service {
+    ipam: Ipam,
+}
+
+impl Service {
+    pub(super) fn new(ipam: Ipam) -> Self {
+        Self { ipam }
+    }
+
+    async fn one<T: Send + 'static>(
+        &self,
+        asked: (String, String),
+        act: Act<T>,
+    ) -> Result<T, Status> {
+        let (cluster, ip) = parse(asked)?;
+        self.ipam
+            .ask(move |state| act(state, &cluster, ip))
+            .await
+            .map_err(|error| status(&error))?
+            .map_err(|error| refused(&error))
+    }
+
+    /// All in one request to the owner of the state, so that they are stored together.
+    async fn many<T: Send + 'static>(
+        &self,
+        asked: impl Iterator<Item = (String, String)>,
+        act: Act<T>,
+    ) -> Result<Vec<Result<T, Status>>, Status> {
+        let asked: Vec<_> = asked.map(parse).collect();
+        let answer = move |state: &mut State, one: Result<(ClusterId, IpAddr), Status>| {
+            let (cluster, ip) = one?;
+            act(state, &cluster, ip).map_err(|error| refused(&error))
+        };
+        let all = move |state: &mut State| {
+            asked.into_iter().map(|one| answer(state, one)).collect::<Vec<_>>()
+        };
+        self.ipam.ask(all).await.map_err(|error| status(&error))
+    }
+}
+
+#[tonic::async_trait]
+impl ipam_server::Ipam for Service {
+    async fn map_endpoint_ip(&self, request: Request<MapRequest>) -> Answer<MapResponse> {
+        let MapRequest { cluster_id, ip } = request.into_inner();
+        let ip = self.one((cluster_id, ip), map).await?;
+        Ok(Response::new(MapResponse { ip }))
+    }
+
+    async fn unmap_endpoint_ip(&self, request: Request<UnmapRequest>) -> Answer<UnmapResponse> {
+        let UnmapRequest { cluster_id, ip } = request.into_inner();
+        self.one((cluster_id, ip), unmap).await?;
+        Ok(Response::new(UnmapResponse {}))
+    }
+
+    async fn get_remote_pod_ip(
+        &self,
+        request: Request<GetRemotePodIpRequest>,
+    ) -> Answer<GetRemotePodIpResponse> {
+        let GetRemotePodIpRequest { cluster_id, ip } = request.into_inner();
+        let remote_ip = self.one((cluster_id, ip), remote).await?;
+        Ok(Response::new(GetRemotePodIpResponse { remote_ip }))
+    }
+
+    async fn get_home_pod_ip(
+        &self,
+        request: Request<GetHomePodIpRequest>,
+    ) -> Answer<GetHomePodIpResponse> {
+        let GetHomePodIpRequest { cluster_id, ip } = request.into_inner();
+        let home_ip = self.one((cluster_id, ip), home).await?;
+        Ok(Response::new(GetHomePodIpResponse { home_ip }))
+    }
+
+    async fn map_endpoint_ip_batch(
+        &self,
+        request: Request<MapBatchRequest>,
+    ) -> Answer<MapBatchResponse> {
+        let asked = request.into_inner().requests.into_iter().map(|it| (it.cluster_id, it.ip));
+        let results = self.many(asked, map).await?.into_iter().map(|result| {
+            let result = match result {
+                Ok(ip) => map_result::Result::Response(MapResponse { ip }),
+                Err(status) => map_result::Result::Failure(failure(&status)),
+            };
+            MapResult { result: Some(result) }
+        });
+        Ok(Response::new(MapBatchResponse { results: results.collect() }))
+    }
+
+    async fn unmap_endpoint_ip_batch(
+        &self,
+        request: Request<UnmapBatchRequest>,
+    ) -> Answer<UnmapBatchResponse> {
+        let asked = request.into_inner().requests.into_iter().map(|it| (it.cluster_id, it.ip));
+        let results = self.many(asked, unmap).await?.into_iter().map(|result| {
+            let result = match result {
+                Ok(()) => unmap_result::Result::Response(UnmapResponse {}),
+                Err(status) => unmap_result::Result::Failure(failure(&status)),
+            };
+            UnmapResult { result: Some(result) }
+        });
+        Ok(Response::new(UnmapBatchResponse { results: results.collect() }))
+    }
+
+    async fn get_remote_pod_ip_batch(
+        &self,
+        request: Request<GetRemotePodIpBatchRequest>,
+    ) -> Answer<GetRemotePodIpBatchResponse> {
+        use get_remote_pod_ip_result::Result::{Failure, Response as Found};
+        let asked = request.into_inner().requests.into_iter().map(|it| (it.cluster_id, it.ip));
+        let results = self.many(asked, remote).await?.into_iter().map(|result| {
+            let result = match result {
+                Ok(remote_ip) => Found(GetRemotePodIpResponse { remote_ip }),
+                Err(status) => Failure(failure(&status)),
+            };
+            GetRemotePodIpResult { result: Some(result) }
+        });
+        Ok(Response::new(GetRemotePodIpBatchResponse { results: results.collect() }))
+    }
+
+    async fn get_home_pod_ip_batch(
+        &self,
+        request: Request<GetHomePodIpBatchRequest>,
+    ) -> Answer<GetHomePodIpBatchResponse> {
+        use get_home_pod_ip_result::Result::{Failure, Response as Found};
+        let asked = request.into_inner().requests.into_iter().map(|it| (it.cluster_id, it.ip));
+        let results = self.many(asked, home).await?.into_iter().map(|result| {
+            let result = match result {
+                Ok(home_ip) => Found(GetHomePodIpResponse { home_ip }),
+                Err(status) => Failure(failure(&status)),
+            };
+            GetHomePodIpResult { result: Some(result) }
+        });
+        Ok(Response::new(GetHomePodIpBatchResponse { results: results.collect() }))
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+type Act<T> = fn(&mut State, &ClusterId, IpAddr) -> Result<T, IpamError>;
+
+fn map(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, IpamError> {
+    state.map_endpoint(cluster, ip).map(|ip| ip.to_string())
+}
+
+fn unmap(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<(), IpamError> {
+    state.unmap_endpoint(cluster, ip);
+    Ok(())
+}
+
+fn remote(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, IpamError> {
+    state.remote_pod_ip(cluster, ip).map(|ip| ip.to_string())
+}
+
+fn home(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, IpamError> {
+    state.home_pod_ip(cluster, ip).map(|ip| ip.to_string())
+}
+
+fn parse((cluster, ip): (String, String)) -> Result<(ClusterId, IpAddr), Status> {
+    let wrong = |field: &str, why: String| Status::invalid_argument(format!("{field}: {why}"));
+    let cluster = cluster.parse().map_err(|error| wrong("clusterID", format!("{error}")))?;
+    let ip: IpAddr = ip.parse().map_err(|_| wrong("ip", format!("{ip:?} is not an address")))?;
+    Ok((cluster, ip.to_canonical()))
+}
+
+fn status(error: &AskError) -> Status {
+    match error {
+        AskError::Refused(error) => refused(error),
+        AskError::NotStored | AskError::Ended => Status::unavailable(error.to_string()),
+    }
+}
+
+fn refused(error: &IpamError) -> Status {
+    let code = match error {
+        IpamError::UnknownCluster(_)
+        | IpamError::NotMapped { .. }
+        | IpamError::NotAPodThere { .. } => Code::NotFound,
+        IpamError::NameUnknown(_) => Code::Unavailable,
+        IpamError::NotAnEndpoint { .. } => Code::InvalidArgument,
+        IpamError::ExternalFull(_) | IpamError::NoRoom { .. } => Code::ResourceExhausted,
+    };
+    Status::new(code, error.to_string())
+}
+
+fn failure(status: &Status) -> Failure {
+    Failure { code: status.code().into(), message: status.message().to_owned() }
+}

@@ -1,17 +1,19 @@
 //! `tombolo control`: starts the controllers, in the one replica that leads.
 
-use std::sync::Arc;
+use std::{net::Ipv4Addr, sync::Arc};
 
 use anyhow::{Context as _, bail};
 use tokio::{sync::watch, task::JoinSet};
-use tombolo_api::names::NAMESPACE;
+use tombolo_api::names::{IPAM_PORT, NAMESPACE};
 use tombolo_runtime::{
-    client, events::Events, health, lease, remote::Remotes, settings::Settings, shutdown::Shutdown,
+    client, controller::Chain, events::Events, health, lease, remote::Remotes, settings::Settings,
+    shutdown::Shutdown,
 };
 
 use crate::{
     context::{Context, MANAGER},
-    offer, peering, replicator,
+    ipam::Ipam,
+    network_config, offer, peering, replicator,
 };
 
 const HEALTH_PORT: u16 = 8080;
@@ -38,7 +40,8 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
         settings,
         shutdown: leading.clone(),
     });
-    start(&mut tasks, &context);
+    let ipam = Ipam::start(context.client.clone(), &context.settings, &leading).await?;
+    start(&mut tasks, &context, ipam);
     tokio::select! {
         () = leading.asked() => {}
         Some(ended) = tasks.join_next() => {
@@ -58,7 +61,14 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
 }
 
 /// Every controller, one task each.
-fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>) {
+fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam) {
+    tasks.spawn(network_config::run(context.clone(), ipam.clone()));
+    let addresses = ipam.serve((Ipv4Addr::UNSPECIFIED, IPAM_PORT).into(), context.shutdown.clone());
+    tasks.spawn(async move {
+        if let Err(error) = addresses.await {
+            tracing::error!("{}", Chain(&error));
+        }
+    });
     tasks.spawn(crate::health::run(context.clone()));
     tasks.spawn(offer::run(context.clone()));
     tasks.spawn(peering::run(context.clone()));

@@ -5,7 +5,7 @@ mod config;
 mod service;
 mod store;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use kube::Client;
 use tokio::{
@@ -81,7 +81,7 @@ impl Ipam {
     }
 
     /// Answers over gRPC, until the end is asked for.
-    pub async fn serve(self, address: SocketAddr, shutdown: &Shutdown) -> Result<(), ServeError> {
+    pub async fn serve(self, address: SocketAddr, shutdown: Shutdown) -> Result<(), ServeError> {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| ServeError::Listen { address, source })?;
@@ -92,7 +92,7 @@ impl Ipam {
     pub async fn serve_on(
         self,
         listener: TcpListener,
-        shutdown: &Shutdown,
+        shutdown: Shutdown,
     ) -> Result<(), ServeError> {
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         Server::builder()
@@ -131,6 +131,18 @@ impl Ipam {
     /// Frees whatever there is of and for a peer.
     pub async fn release(&self, cluster: ClusterId) -> Result<(), AskError> {
         self.ask(move |state| state.release(&cluster)).await
+    }
+
+    /// Frees whatever belongs to other clusters than these.
+    pub async fn retain(&self, clusters: BTreeSet<ClusterId>) -> Result<(), AskError> {
+        self.ask(move |state| {
+            let gone: Vec<_> =
+                state.clusters().filter(|cluster| !clusters.contains(cluster)).cloned().collect();
+            for cluster in gone {
+                state.release(&cluster);
+            }
+        })
+        .await
     }
 
     /// Has something done with the state, and stored, by the task that owns it.

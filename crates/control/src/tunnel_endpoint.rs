@@ -1,1 +1,93 @@
-//! Makes the TunnelEndpoint of a peer.
+//! Makes the TunnelEndpoint of both clusters' NetworkConfigs, and says in the ForeignCluster how
+//! far the network has come.
+
+use jiff::Timestamp;
+use kube::{Api, ResourceExt as _};
+use tombolo_api::{
+    discovery::ForeignCluster,
+    net::{Subnets, TunnelEndpoint},
+};
+use tombolo_core::network::Act;
+use tombolo_runtime::writer;
+use tracing::info;
+
+use crate::{
+    context::MANAGER,
+    network_config::{Error, Network, Tenant},
+};
+
+/// Shares the status of ForeignClusters with other controllers.
+const STATUS_MANAGER: &str = "liqo-control/network";
+
+/// Makes or removes the TunnelEndpoint. `names` is what the peer's networks are called here.
+pub(crate) async fn reconcile(
+    network: &Network,
+    tenant: &Tenant<'_>,
+    names: Option<&Subnets>,
+) -> Result<(), Error> {
+    note_local_names(network, tenant, names).await?;
+    make(network, tenant, names).await?;
+    if tenant.seen.is_over(&tenant.local, tenant.peer) {
+        network.ipam.release(tenant.peer.clone()).await?;
+    }
+    show(network, tenant).await
+}
+
+/// What the peer calls this cluster's networks is stored before anybody can use it.
+async fn note_local_names(
+    network: &Network,
+    tenant: &Tenant<'_>,
+    names: Option<&Subnets>,
+) -> Result<(), Error> {
+    let (Some(_), Some(answer)) = (names, tenant.seen.answer(tenant.peer)) else { return Ok(()) };
+    let (Some(pods), Some(external)) = (answer.pod_cidr_nat, answer.external_cidr_nat) else {
+        return Ok(());
+    };
+    Ok(network.ipam.set_local_names(tenant.peer.clone(), pods, external).await?)
+}
+
+async fn make(
+    network: &Network,
+    tenant: &Tenant<'_>,
+    names: Option<&Subnets>,
+) -> Result<(), Error> {
+    let client = network.context.client.clone();
+    let endpoints = Api::<TunnelEndpoint>::namespaced(client, tenant.namespace);
+    let failed = |act, name: &str| Error::failed(act, tenant.namespace, name);
+    match tenant.seen.tunnel_endpoint(&tenant.local, tenant.peer, names) {
+        Act::Nothing => Ok(()),
+        Act::Apply(endpoint) => {
+            let name = endpoint.name_any();
+            info!(peer = %tenant.peer, endpoint = %endpoint.spec.endpoint_ip, "making the tunnel");
+            writer::apply(&endpoints, MANAGER, &endpoint)
+                .await
+                .map_err(failed("apply TunnelEndpoint", &name))?;
+            writer::apply_status(&endpoints, MANAGER, &name, &endpoint.status)
+                .await
+                .map(drop)
+                .map_err(failed("apply the status of TunnelEndpoint", &name))
+        }
+        Act::Delete(there) => {
+            let name = there.name.clone().unwrap_or_default();
+            info!(peer = %tenant.peer, "removing the tunnel: there is no peering");
+            writer::delete_if_same(&endpoints, &name, there.uid.as_deref())
+                .await
+                .map_err(failed("delete TunnelEndpoint", &name))
+        }
+    }
+}
+
+async fn show(network: &Network, tenant: &Tenant<'_>) -> Result<(), Error> {
+    let status = tenant.seen.foreign_cluster_status(&tenant.local, tenant.peer, Timestamp::now());
+    let (Some(status), Some(cluster)) = (status, tenant.seen.foreign_cluster) else {
+        return Ok(());
+    };
+    let clusters = Api::<ForeignCluster>::all(network.context.client.clone());
+    let name = cluster.name_any();
+    let shown = writer::apply_status(&clusters, STATUS_MANAGER, &name, &status).await;
+    writer::absent_is_fine(shown.map(drop)).map_err(Error::failed(
+        "apply the status of ForeignCluster",
+        "",
+        &name,
+    ))
+}

@@ -88,6 +88,14 @@ pub enum IpamError {
     /// All addresses are in use.
     #[error("the external network {0} is full: reflect fewer endpoints that are not pods")]
     ExternalFull(Cidr),
+    /// Addresses would not keep their host part.
+    #[error("{name} can't stand for {real}: the two must have the same size and family")]
+    WrongSize {
+        /// The network.
+        real: Cidr,
+        /// What it should be called.
+        name: Cidr,
+    },
     /// No network of that size is free.
     #[error(
         "no network of the size of {wanted} is free in {pools}: add one to \

@@ -21,7 +21,7 @@ use tombolo_api::{
 
 use self::condition::tunnel_condition;
 pub use self::gateway::Gateway;
-use crate::translate::same_size;
+use crate::{condition::is_true, translate::same_size};
 
 /// This cluster's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,9 +224,7 @@ impl<'a> Seen<'a> {
 
     fn is_authenticated(&self) -> bool {
         let status = self.foreign_cluster.and_then(|cluster| cluster.status.as_ref());
-        status.is_some_and(|status| {
-            status.conditions.iter().any(|it| it.type_ == AUTHENTICATED && it.status == "True")
-        })
+        status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
     }
 
     fn identity(&self) -> Option<&'a ClusterIdentity> {

@@ -193,7 +193,7 @@ fn refused(error: &IpamError) -> Status {
         | IpamError::NotMapped { .. }
         | IpamError::NotAPodThere { .. } => Code::NotFound,
         IpamError::NameUnknown(_) => Code::Unavailable,
-        IpamError::NotAnEndpoint { .. } => Code::InvalidArgument,
+        IpamError::NotAnEndpoint { .. } | IpamError::WrongSize { .. } => Code::InvalidArgument,
         IpamError::ExternalFull(_) | IpamError::NoRoom { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())

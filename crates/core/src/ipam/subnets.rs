@@ -47,6 +47,11 @@ impl Ipam {
             .clusters
             .get_mut(cluster)
             .ok_or_else(|| IpamError::UnknownCluster(cluster.clone()))?;
+        for (real, name) in [(self.config.pod_cidr, pods), (self.external_cidr, external)] {
+            if !same_size(real, name.or(real)) {
+                return Err(IpamError::WrongSize { real, name: name.or(real) });
+            }
+        }
         let (pods, external) = (Some(pods), Some(external));
         if subnets.local_nat_pod_cidr != pods {
             subnets.local_nat_pod_cidr = pods;

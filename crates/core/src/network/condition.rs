@@ -1,12 +1,14 @@
 //! Whether the tunnel to a peer is up, and if not, what it waits for.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tombolo_api::{
     ClusterName,
     discovery::{ForeignClusterStatus, condition::TUNNEL_ENDPOINT},
     net::{Connection, ConnectionStatus},
 };
+
+use crate::condition::now_is;
 
 /// How far the network has come.
 pub(super) struct State<'a> {
@@ -25,46 +27,35 @@ pub(super) fn tunnel_condition(
     before: Option<&ForeignClusterStatus>,
     now: Timestamp,
 ) -> Condition {
-    let (status, reason, message) = explain(state);
-    let before = before
-        .into_iter()
-        .flat_map(|status| &status.conditions)
-        .find(|it| it.type_ == TUNNEL_ENDPOINT);
-    let since = before.filter(|before| before.status == status);
-    Condition {
-        type_: TUNNEL_ENDPOINT.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message,
-        last_transition_time: since.map_or(Time(now), |before| before.last_transition_time.clone()),
-        observed_generation: None,
-    }
+    let (is_up, reason, message) = explain(state);
+    let before = before.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    now_is(before, TUNNEL_ENDPOINT, is_up, reason, &message, now)
 }
 
-fn explain(state: &State<'_>) -> (&'static str, &'static str, String) {
+fn explain(state: &State<'_>) -> (bool, &'static str, String) {
     let peer = state.peer;
     if let Some(connection) = state.connection {
         let said = connection.and_then(|connection| connection.status_message.clone());
         return match connection.and_then(|connection| connection.status) {
             Some(ConnectionStatus::Connected) => {
-                ("True", "Connected", said.unwrap_or_else(|| format!("the tunnel to {peer} is up")))
+                (true, "Connected", said.unwrap_or_else(|| format!("the tunnel to {peer} is up")))
             }
             Some(ConnectionStatus::Connecting) => {
                 let message = said.unwrap_or_else(|| {
                     format!("{peer}'s gateway has not answered through the tunnel yet")
                 });
-                ("False", "Connecting", message)
+                (false, "Connecting", message)
             }
             Some(ConnectionStatus::Error) => {
                 let message = said.unwrap_or_else(|| format!("the tunnel to {peer} has failed"));
-                ("False", "Error", message)
+                (false, "Error", message)
             }
             None => {
                 let message = format!(
                     "this cluster's gateway has not started the tunnel to {peer} yet: is the \
                      Deployment liqo-gateway running?"
                 );
-                ("False", "WaitingForGateway", message)
+                (false, "WaitingForGateway", message)
             }
         };
     }
@@ -84,5 +75,5 @@ fn explain(state: &State<'_>) -> (&'static str, &'static str, String) {
     } else {
         ("Negotiated", format!("the tunnel to {peer} is about to be made"))
     };
-    ("False", reason, message)
+    (false, reason, message)
 }

@@ -1,4 +1,4 @@
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tombolo_api::{
     NatCidr,
     discovery::{
@@ -8,6 +8,7 @@ use tombolo_api::{
 };
 
 use super::*;
+use crate::condition::now_is;
 
 #[test]
 fn a_config_is_sent_as_soon_as_a_peering_is_wanted_and_there_is_an_identity() {
@@ -19,7 +20,8 @@ fn a_config_is_sent_as_soon_as_a_peering_is_wanted_and_there_is_an_identity() {
     assert_eq!(config.spec.cluster_id, milan());
     assert_eq!(config.spec.backend_config["port"], "51840");
 
-    let stranger = Scene { authenticated: false, ..scene.clone() };
+    let mut stranger = scene.clone();
+    stranger.authenticated(false);
     assert_eq!(stranger.seen().own_config(&rome(), &milan()), Act::Nothing);
     let no_gateway = Local { gateway: None, ..rome() };
     assert_eq!(scene.seen().own_config(&no_gateway, &milan()), Act::Nothing);
@@ -47,7 +49,7 @@ fn a_request_from_there_counts_once_it_is_accepted() {
 fn a_config_that_is_right_is_left_alone_and_one_that_is_not_is_put_right() {
     let mut scene = peered();
     assert_eq!(scene.seen().own_config(&rome(), &milan()), Act::Nothing);
-    scene.authenticated = false;
+    scene.authenticated(false);
     let mut moved = rome();
     moved.gateway.as_mut().unwrap().endpoint_ip = "192.0.2.9".parse().unwrap();
     assert!(matches!(scene.seen().own_config(&moved, &milan()), Act::Apply(_)));
@@ -129,6 +131,7 @@ fn people_are_told_what_the_tunnel_waits_for() {
     let reason = |scene: &Scene, local: &Local| {
         let status = scene.seen().foreign_cluster_status(local, &milan(), now()).unwrap();
         let [condition] = status.conditions.as_slice() else { panic!() };
+        assert_eq!(condition.type_, TUNNEL_ENDPOINT);
         (condition.status.clone(), condition.reason.clone())
     };
     let expect = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
@@ -154,13 +157,13 @@ fn a_status_is_written_once_and_keeps_the_time_of_the_last_change() {
     let first = scene.seen().foreign_cluster_status(&rome(), &milan(), now()).unwrap();
     let network = first.network.clone().unwrap();
     assert!(network.tunnel_endpoint.unwrap().available);
-    scene.status = Some(first.clone());
+    scene.show(&first);
     let later = now() + jiff::SignedDuration::from_secs(60);
     assert_eq!(scene.seen().foreign_cluster_status(&rome(), &milan(), later), None);
     scene.endpoints = connected(ConnectionStatus::Error).endpoints;
     let second = scene.seen().foreign_cluster_status(&rome(), &milan(), later).unwrap();
     assert_eq!(second.conditions[0].last_transition_time, Time(later));
-    scene.status = Some(second.clone());
+    scene.show(&second);
     scene.endpoints = connected(ConnectionStatus::Connecting).endpoints;
     let even_later = later + jiff::SignedDuration::from_secs(60);
     let third = scene.seen().foreign_cluster_status(&rome(), &milan(), even_later).unwrap();
@@ -184,8 +187,6 @@ fn a_gateway_is_known_once_its_lease_says_everything() {
 /// What rome sees of milan.
 #[derive(Clone)]
 struct Scene {
-    authenticated: bool,
-    status: Option<ForeignClusterStatus>,
     foreign_cluster: ForeignCluster,
     requests: Vec<ResourceRequest>,
     configs: Vec<NetworkConfig>,
@@ -201,38 +202,35 @@ impl Default for Scene {
             ttl: None,
             fingerprint: None,
         };
-        Self {
-            authenticated: true,
-            status: None,
+        let mut scene = Self {
             foreign_cluster: ForeignCluster::new("milan", spec),
             requests: vec![],
             configs: vec![],
             endpoints: vec![],
-        }
-        .with_status()
+        };
+        scene.authenticated(true);
+        scene
     }
 }
 
 impl Scene {
-    fn with_status(mut self) -> Self {
-        let mut status = self.status.clone().unwrap_or_default();
-        status.conditions.push(Condition {
-            type_: AUTHENTICATED.into(),
-            status: if self.authenticated { "True" } else { "False" }.into(),
-            reason: "Test".into(),
-            message: String::new(),
-            last_transition_time: Time(now()),
-            observed_generation: None,
-        });
-        self.foreign_cluster.status = Some(status);
-        self
+    fn authenticated(&mut self, yes: bool) {
+        let condition = now_is(&[], AUTHENTICATED, yes, "Test", "", now());
+        self.foreign_cluster.status.get_or_insert_default().conditions = vec![condition];
+    }
+
+    /// As the API server merges what one controller says of the network.
+    fn show(&mut self, status: &ForeignClusterStatus) {
+        self.authenticated(true);
+        let there = self.foreign_cluster.status.get_or_insert_default();
+        there.network = status.network.clone();
+        there.conditions.extend(status.conditions.clone());
     }
 
     fn seen(&self) -> Seen<'_> {
-        let owned = self.clone().with_status();
         Seen {
             namespace: "liqo-tenant-milan",
-            foreign_cluster: Some(Box::leak(Box::new(owned.foreign_cluster))),
+            foreign_cluster: Some(&self.foreign_cluster),
             requests: self.requests.iter().collect(),
             configs: self.configs.iter().collect(),
             endpoints: self.endpoints.iter().collect(),
@@ -326,11 +324,4 @@ fn cidr(text: &str) -> Cidr {
 
 fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
-}
-
-#[test]
-fn the_condition_has_the_type_that_people_know() {
-    let scene = Scene::default();
-    let status = scene.seen().foreign_cluster_status(&rome(), &milan(), now()).unwrap();
-    assert_eq!(status.conditions[0].type_, TUNNEL_ENDPOINT);
 }

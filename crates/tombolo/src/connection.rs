@@ -77,7 +77,10 @@ impl Target {
         if let Some(path) = &self.kubeconfig {
             let source = path.display().to_string();
             let read = Kubeconfig::read_from(path);
-            return Ok((read.with_context(|| format!("read the kubeconfig {source}"))?, source));
+            let failed = |error| {
+                anyhow::anyhow!("the kubeconfig {source} can't be used: {}", causes(&error))
+            };
+            return Ok((read.map_err(failed)?, source));
         }
         let source = match std::env::var("KUBECONFIG") {
             Ok(path) if !path.is_empty() => format!("the kubeconfig {path} ($KUBECONFIG)"),
@@ -94,6 +97,7 @@ pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut next = Some(error);
     while let Some(error) = next {
         let text = error.to_string();
+        let text = text.trim_start_matches("ServiceError: ").to_owned();
         if !said.iter().any(|earlier| earlier.contains(&text)) {
             said.push(text);
         }

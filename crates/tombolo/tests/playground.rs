@@ -71,7 +71,7 @@ fn from_up_to_down() {
     let _turn = alone();
     let before = Machine::look();
 
-    let summary = works(&["up"]);
+    let summary = works(&["up", "--bare", "--nodes", "1"]);
     for line in ["rome-1", "milan-1", "Ready", "7 of 7", "playground shell rome"] {
         assert!(summary.contains(line), "{line:?} is not in {summary}");
     }
@@ -95,7 +95,7 @@ fn from_up_to_down() {
 
     let uid = ["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"];
     let (uid_before, api_server) = (kubectl("rome", &uid), pid_of("rome", Component::ApiServer));
-    works(&["up"]);
+    works(&["up", "--bare", "--nodes", "1"]);
     assert_eq!(kubectl("rome", &uid), uid_before, "asked twice, nothing is made anew");
     assert_eq!(pid_of("rome", Component::ApiServer), api_server, "nor started anew");
 
@@ -105,7 +105,7 @@ fn from_up_to_down() {
     let status = works(&["status"]);
     assert!(status.contains("without kube-scheduler"), "{status}");
     assert!(status.contains("down"), "{status}");
-    let repaired = works(&["up"]);
+    let repaired = works(&["up", "--bare", "--nodes", "1"]);
     assert_eq!(repaired.matches(" Ready ").count(), 2, "{repaired}");
     assert_eq!(kubectl("rome", &uid), uid_before);
 
@@ -115,7 +115,9 @@ fn from_up_to_down() {
     );
     assert!(refuses(&["logs", "rome-2", "kubelet"]).contains("there are: rome-1, milan-1"));
     assert!(refuses(&["logs", "rome-1", "kubectl"]).contains("it has: etcd, "));
-    assert!(refuses(&["up", "--clusters", "3"]).contains("`tombolo playground down` first"));
+    assert!(
+        refuses(&["up", "--bare", "--clusters", "3"]).contains("`tombolo playground down` first")
+    );
 
     assert!(works(&["down"]).contains(NAME));
     assert_unchanged(&before);
@@ -125,7 +127,7 @@ fn from_up_to_down() {
 
 /// Starts `up` and interrupts it when its nodes exist and its API servers are about to answer.
 fn interrupted_by(signal: &str) {
-    let mut up = command(&["up"]);
+    let mut up = command(&["up", "--bare"]);
     let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let booted = || {

@@ -1,5 +1,6 @@
 //! `tombolo playground`: real clusters on the user's own machine.
 
+mod demo;
 mod logs;
 mod shell;
 mod status;
@@ -21,7 +22,7 @@ pub struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Start the clusters; asked twice, it mends what does not run
+    /// Start clusters, join them and run an application in all; asked twice, it mends what does not run
     Up(up::Arguments),
     /// Build and fetch what the clusters need, without starting any
     Prepare,

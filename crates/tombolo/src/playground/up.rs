@@ -1,9 +1,10 @@
 //! `tombolo playground up`
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use futures::future::try_join_all;
 use tombolo_testbed::{Cluster, ClusterSpec, MAX_CLUSTERS, MAX_NODES, Testbed, images};
 
-use super::status;
+use super::{demo, status};
 use crate::bars::Bars;
 use crate::image;
 
@@ -13,8 +14,11 @@ pub struct Arguments {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=MAX_CLUSTERS as i64))]
     clusters: u8,
     /// How many nodes each cluster has
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_NODES)))]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_NODES)))]
     nodes: u8,
+    /// Only the clusters, without Tombolo in them
+    #[arg(long)]
+    bare: bool,
 }
 
 const CITIES: [&str; 12] = [
@@ -24,21 +28,44 @@ const CITIES: [&str; 12] = [
 
 pub fn run(name: &str, arguments: &Arguments) -> Result<()> {
     tombolo_testbed::require_root()?;
+    ensure!(
+        arguments.bare || image::is_static(),
+        "only the static program can be installed in clusters: `make playground` builds and runs it; \
+         with --bare, there are clusters without Tombolo"
+    );
     let runtime = tokio::runtime::Runtime::new()?;
     let bars = Bars::new();
     let started = match Testbed::find(name, bars.progress())? {
         Some(testbed) => same_shape(&testbed, arguments)
-            .and_then(|()| Ok(runtime.block_on(testbed.repair())?))
+            .and_then(|()| runtime.block_on(mend(&testbed)))
             .map(|()| testbed),
         None => runtime.block_on(start(name, arguments, &bars)),
     };
+    let shown = started.and_then(|testbed| {
+        for cluster in testbed.clusters() {
+            cluster.give_to_caller()?;
+        }
+        let demo = match arguments.bare {
+            true => Ok(()),
+            false => runtime.block_on(demo::show(&testbed, &bars)),
+        };
+        Ok((testbed, demo))
+    });
     bars.finish();
-    let testbed = started?;
-    for cluster in testbed.clusters() {
-        cluster.give_to_caller()?;
-    }
+    let (testbed, demo) = shown?;
     status::print(&runtime, &testbed)?;
-    print_what_next(&testbed);
+    if demo.is_ok() {
+        print_what_next(&testbed, arguments);
+    }
+    demo.context("the clusters run, but what they should show does not")
+}
+
+async fn mend(testbed: &Testbed) -> Result<()> {
+    testbed.repair().await?;
+    if image::is_static() {
+        let own = images::tombolo(&image::own_program()?);
+        try_join_all(testbed.clusters().iter().map(|cluster| cluster.load(&own))).await?;
+    }
     Ok(())
 }
 
@@ -80,14 +107,26 @@ fn same_shape(testbed: &Testbed, wanted: &Arguments) -> Result<()> {
     )
 }
 
-fn print_what_next(testbed: &Testbed) {
+fn print_what_next(testbed: &Testbed, arguments: &Arguments) {
     let first = testbed.clusters().first().map_or("rome", Cluster::name);
     let program = std::env::args().next().unwrap_or_else(|| "tombolo".into());
+    let in_first = format!("{program} playground shell {first}");
+    if !arguments.bare {
+        println!(
+            "
+Deployment web in namespace shop runs in all clusters, and {first} has a node for each of the others:
+
+  {in_first} -- {program} status
+  {in_first} -- kubectl get foreignclusters,nodes
+  {in_first} -- kubectl -n shop get pods -o wide
+  {in_first} -- kubectl -n shop exec deploy/web -- curl -s http://web.shop.svc/cgi-bin/hello"
+        );
+    }
     println!(
         "
-  {program} playground shell {first}       a shell with kubectl set up
+  {in_first}       a shell with kubectl set up
   {program} playground kubeconfig {first}  the path of a kubeconfig
-  {program} playground logs             the logs of every component
+  {program} playground logs             the logs of every component of Kubernetes
   sudo {program} playground down        remove it all
 "
     );

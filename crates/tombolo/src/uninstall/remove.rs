@@ -92,6 +92,8 @@ pub async fn namespaces(client: &Client, patience: Duration, say: &dyn Fn(&str))
 }
 
 pub async fn workloads(client: &Client, patience: Duration) -> Result<()> {
+    // Without the controllers behind it, it would refuse pods.
+    delete_everywhere::<MutatingWebhookConfiguration>(client).await?;
     delete_in_liqo::<Deployment>(client).await?;
     delete_in_liqo::<DaemonSet>(client).await?;
     gone::<Pod>(client, SELECTOR, patience).await
@@ -99,7 +101,6 @@ pub async fn workloads(client: &Client, patience: Duration) -> Result<()> {
 
 /// What belongs to no namespace of ours.
 pub async fn cluster_objects(client: &Client) -> Result<()> {
-    delete_everywhere::<MutatingWebhookConfiguration>(client).await?;
     delete_everywhere::<ValidatingAdmissionPolicyBinding>(client).await?;
     delete_everywhere::<ValidatingAdmissionPolicy>(client).await?;
     delete_everywhere::<ClusterRoleBinding>(client).await?;

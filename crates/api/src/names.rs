@@ -147,9 +147,6 @@ pub const KUBELET_TENANT_ROLE: &str = "liqo-kubelet-tenant";
 /// ClusterRole, bound in offloaded namespaces: what virtual nodes need there.
 pub const KUBELET_NAMESPACE_ROLE: &str = "liqo-kubelet-namespace";
 
-/// Role, in tenant namespaces, of the peer that the namespace is about.
-pub const TENANT_ROLE: &str = "liqo-tenant";
-
 /// Service, in [`NAMESPACE`], of the auth service.
 pub const AUTH_SERVICE: &str = "liqo-auth";
 

@@ -1,0 +1,147 @@
+//! Clusters that do not find each other: with different networks, so that no address is translated, and
+//! with tokens. In the end everything is taken back, and both clusters are as they were before.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::load::clients;
+use common::look::Look;
+use common::{SOON, condition, get, list, name, refused, tombolo, within};
+use serde_json::Value;
+use tombolo_testbed::{Cluster, ClusterSpec};
+
+const SHOP: &str = include_str!("../src/playground/shop.yaml");
+const NO_DISCOVERY: &str = "
+apiVersion: config.liqo.io/v1alpha1
+kind: ClusterConfig
+metadata: {name: cluster}
+spec: {discovery: {enabled: false, advertise: false}}
+";
+
+/// Where other clusters reach the auth service.
+async fn auth_url(cluster: &Cluster) -> String {
+    let service = get(cluster, &["service", "-n", "liqo", "liqo-auth"]).await;
+    format!("https://{}:{}", cluster.node(1).address(), service["spec"]["ports"][0]["nodePort"])
+}
+
+async fn token(cluster: &Cluster) -> String {
+    let path = "go-template={{.data.token | base64decode}}";
+    let read =
+        async || cluster.kubectl(&["get", "secret", "-n", "liqo", "auth-token", "-o", path]).await;
+    within(SOON, "there is a token", read, Result::is_ok).await;
+    read().await.unwrap()
+}
+
+fn file(text: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("tombolo-token-{}", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn from_an_auth_url_to_an_application_and_back() {
+    let network = |text: &str| text.parse().unwrap();
+    let rome = ClusterSpec::new("rome").pod_cidr(network("10.50.0.0/16"));
+    let milan = ClusterSpec::new("milan").pod_cidr(network("10.60.0.0/16"));
+    let bed = common::bed("by-hand", [rome, milan]).start().await.unwrap();
+    let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
+    let (rome_before, milan_before) = (Look::at(rome).await, Look::at(milan).await);
+
+    common::install(&bed, &[]).await;
+    for cluster in bed.clusters() {
+        cluster.apply(NO_DISCOVERY).await.unwrap();
+        cluster.kubectl(&["delete", "foreignclusters", "--all"]).await.unwrap();
+    }
+    let url = auth_url(milan).await;
+
+    // Milan wants a token, and the right one.
+    let said = refused(rome, &["peer", &url, "--timeout", "20"]).await;
+    assert!(said.contains(&url) && said.contains("--token-file"), "{said}");
+    let wrong = file("wrong");
+    let path = wrong.display().to_string();
+    let said = refused(rome, &["peer", &url, "--token-file", &path, "--timeout", "20"]).await;
+    assert!(said.contains(&url), "{said}");
+    let gone = async || list(rome, &["foreignclusters"]).await.len();
+    within(SOON, "nothing half-made stays", gone, |count| *count == 0).await;
+
+    let right = file(&token(milan).await);
+    let path = right.display().to_string();
+    // Milan needs an identity in rome as well, for its offers.
+    let (rome_token, milan_id) = (token(rome).await, id(rome).await);
+    milan.apply(&peer_token(&milan_id, &rome_token)).await.unwrap();
+    tombolo(rome, &["peer", &url, "--name", "by-hand", "--token-file", &path]).await;
+    std::fs::remove_file(right).unwrap();
+    let cluster = get(rome, &["foreigncluster", "by-hand"]).await;
+    assert_eq!(cluster["spec"]["clusterIdentity"]["clusterName"], "milan");
+    assert_eq!(condition(&cluster, "Authenticated"), "True");
+
+    // No network is in the other's way: no address is translated.
+    for side in [rome, milan] {
+        let tunnel = list(side, &["tunnelendpoints", "-A"]).await.remove(0);
+        assert_eq!(tunnel["status"]["remoteNATPodCIDR"], "None", "{tunnel:#}");
+        assert_eq!(tunnel["status"]["localNATPodCIDR"], "None", "{tunnel:#}");
+    }
+    let (namespace, application) = SHOP.split_once("---\n").unwrap();
+    rome.apply(namespace).await.unwrap();
+    tombolo(rome, &["offload", "namespace", "shop", "--same-name"]).await;
+    rome.apply(application).await.unwrap();
+    rome.deployed("shop", "web").await.unwrap();
+    let pods = list(rome, &["pods", "-n", "shop"]).await;
+    let everybody: BTreeSet<String> = pods.iter().map(|pod| name(pod).to_owned()).collect();
+    let there = pods.iter().find(|pod| pod["spec"]["nodeName"] == "liqo-milan").unwrap();
+    let twin = get(milan, &["pod", "-n", "shop", name(there)]).await;
+    assert_eq!(there["status"]["podIP"], twin["status"]["podIP"]);
+    for side in [rome, milan] {
+        for client in clients(side).await {
+            let hellos = client.ask_often("http://web.shop.svc/cgi-bin/hello", 60).await;
+            let who: BTreeSet<String> = hellos.iter().map(|hello| hello.pod.clone()).collect();
+            assert_eq!(who, everybody, "asked from {}", client.node);
+            let seen = hellos.iter().all(|hello| hello.client == client.address);
+            assert!(client.on_host || seen, "{hellos:?} asked from {}", client.address);
+        }
+        side.kubectl(&["delete", "namespace", "clients"]).await.unwrap();
+    }
+
+    // All the way back.
+    tombolo(rome, &["unoffload", "namespace", "shop"]).await;
+    let home = async || {
+        let pods = list(rome, &["pods", "-n", "shop"]).await;
+        pods.iter().filter(|pod| pod["spec"]["nodeName"] == "liqo-milan").count()
+    };
+    within(SOON, "all pods are home", home, |count| *count == 0).await;
+    let twins = async || milan.kubectl(&["get", "namespace", "shop"]).await.is_err();
+    within(SOON, "milan has no shop", twins, |gone| *gone).await;
+    tombolo(rome, &["unpeer", "by-hand"]).await;
+    let nodes = list(rome, &["nodes"]).await;
+    assert!(!nodes.iter().any(|node| name(node).starts_with("liqo-")), "{nodes:#?}");
+    tombolo(rome, &["uninstall"]).await;
+    tombolo(milan, &["uninstall"]).await;
+    rome.kubectl(&["delete", "namespace", "shop"]).await.unwrap();
+
+    for (cluster, before) in [(rome, &rome_before), (milan, &milan_before)] {
+        let differences = async || before.differences(&Look::at(cluster).await);
+        let what = format!("{} is as it was before", cluster.name());
+        within(SOON, &what, differences, Vec::is_empty).await;
+    }
+}
+
+async fn id(cluster: &Cluster) -> String {
+    let settings = get(cluster, &["configmap", "-n", "liqo", "liqo-cluster"]).await;
+    settings["data"]["CLUSTER_ID"].as_str().unwrap().to_owned()
+}
+
+/// The Secret that says which token to show to a cluster.
+fn peer_token(id: &str, token: &str) -> String {
+    let secret: Value = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": "token-of-rome",
+            "namespace": "liqo",
+            "labels": {"discovery.liqo.io/auth-token": "", "discovery.liqo.io/cluster-id": id},
+        },
+        "stringData": {"token": token},
+    });
+    secret.to_string()
+}

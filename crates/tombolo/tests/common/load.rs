@@ -1,0 +1,129 @@
+//! Requests: one by one, or all the time.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use tombolo_testbed::Cluster;
+
+use super::list;
+
+/// Pods that send requests, on every node: one in the pods' network and one in the node's.
+const CLIENTS: &str = include_str!("clients.yaml");
+
+/// What a server says: who it is, and whom it sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    pub pod: String,
+    pub node: String,
+    pub client: Ipv4Addr,
+}
+
+impl Hello {
+    fn parse(text: &str) -> Option<Self> {
+        let (pod, rest) = text.trim().split_once(" on ")?;
+        let (node, client) = rest.split_once(", asked by ")?;
+        // A server that listens for both families has mapped addresses.
+        let client = client.trim_start_matches("[::ffff:").trim_end_matches(']');
+        let client = client.trim_start_matches("::ffff:").parse().ok()?;
+        Some(Self { pod: pod.to_owned(), node: node.to_owned(), client })
+    }
+}
+
+/// A pod to send requests from.
+#[derive(Debug, Clone)]
+pub struct Client {
+    cluster: Cluster,
+    pub pod: String,
+    pub node: String,
+    pub address: Ipv4Addr,
+    pub on_host: bool,
+}
+
+/// Clients on all nodes of a cluster.
+pub async fn clients(cluster: &Cluster) -> Vec<Client> {
+    cluster.apply(CLIENTS).await.expect("the clients are made");
+    for set in ["client", "host-client"] {
+        let set = format!("daemonset/{set}");
+        let done = ["--namespace", "clients", "rollout", "status", &set, "--timeout=60s"];
+        cluster.kubectl(&done).await.expect("the clients run");
+    }
+    let pods = list(cluster, &["pods", "--namespace", "clients"]).await;
+    let of = |pod: &serde_json::Value| {
+        Some(Client {
+            cluster: cluster.clone(),
+            pod: pod["metadata"]["name"].as_str()?.to_owned(),
+            node: pod["spec"]["nodeName"].as_str()?.to_owned(),
+            address: pod["status"]["podIP"].as_str()?.parse().ok()?,
+            on_host: pod["spec"]["hostNetwork"].as_bool().unwrap_or(false),
+        })
+    };
+    pods.iter().filter_map(of).collect()
+}
+
+impl Client {
+    pub async fn run(&self, script: &str) -> tombolo_testbed::Result<String> {
+        self.cluster.exec("clients", &self.pod, &["sh", "-c", script]).await
+    }
+
+    /// One request; an error says how curl failed.
+    pub async fn ask(&self, url: &str) -> Result<Hello, String> {
+        let script = format!("curl -sS -m 5 {url}");
+        let said = self.run(&script).await.map_err(|error| error.to_string())?;
+        Hello::parse(&said).ok_or(said)
+    }
+
+    /// So many requests. All have to be answered; returns the answers.
+    pub async fn ask_often(&self, url: &str, times: usize) -> Vec<Hello> {
+        let script = format!("for i in $(seq {times}); do curl -sS -m 5 {url} || exit 1; done");
+        let said = self.run(&script).await;
+        let said = said.unwrap_or_else(|error| panic!("{} on {}: {error}", self.pod, self.node));
+        said.lines().map(|line| Hello::parse(line).unwrap_or_else(|| panic!("{line}"))).collect()
+    }
+
+    /// Who answers, of so many requests.
+    pub async fn responders(&self, url: &str, times: usize) -> BTreeSet<String> {
+        self.ask_often(url, times).await.into_iter().map(|hello| hello.pod).collect()
+    }
+
+    /// Starts to send requests, one after the other, until stopped.
+    pub async fn keep_asking(&self, url: &str) -> Load {
+        let script = format!(
+            "rm -f /tmp/stop /tmp/log; touch /tmp/log
+             (while [ ! -e /tmp/stop ]; do
+                curl -sS -m 5 -o /dev/null -w 'ok\\n' {url} || echo \"failed at $(date +%T)\"
+                sleep 0.05
+              done; echo end) >>/tmp/log 2>&1 </dev/null &"
+        );
+        self.run(&script).await.expect("the requests start");
+        Load { client: self.clone() }
+    }
+}
+
+/// Requests that are being sent.
+#[derive(Debug)]
+pub struct Load {
+    client: Client,
+}
+
+/// What came of them.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    pub answered: usize,
+    pub failed: Vec<String>,
+}
+
+impl Load {
+    pub async fn stop(self) -> Outcome {
+        let script =
+            "touch /tmp/stop; while ! grep -q ^end /tmp/log; do sleep 0.1; done; cat /tmp/log";
+        let log = self.client.run(script).await.expect("the requests stop");
+        let mut outcome = Outcome::default();
+        for line in log.lines().filter(|line| *line != "end") {
+            match line {
+                "ok" => outcome.answered += 1,
+                other => outcome.failed.push(other.to_owned()),
+            }
+        }
+        outcome
+    }
+}

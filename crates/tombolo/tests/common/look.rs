@@ -1,0 +1,143 @@
+//! A look at all that is in a cluster and on its nodes, to compare before and after.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tombolo_testbed::{Cluster, Node};
+
+/// Everything at one moment: what it is called, and how it is.
+#[derive(Debug, Clone, Default)]
+pub struct Look(BTreeMap<String, String>);
+
+/// Kinds that live their own lives.
+const RESTLESS: [&str; 6] = [
+    "events",
+    "events.events.k8s.io",
+    "leases.coordination.k8s.io",
+    "componentstatuses",
+    // How much of what was asked was granted when: told by the API server about itself.
+    "apiservices.apiregistration.k8s.io",
+    "flowschemas.flowcontrol.apiserver.k8s.io",
+];
+
+impl Look {
+    /// All objects of a cluster.
+    pub async fn at_objects(cluster: &Cluster) -> Self {
+        let kinds = ["api-resources", "--verbs=list", "--output=name"];
+        let kinds = cluster.kubectl(&kinds).await.expect("kubectl lists the kinds");
+        let kinds: Vec<&str> = kinds.lines().filter(|kind| !RESTLESS.contains(kind)).collect();
+        let all = super::list(cluster, &["--all-namespaces", &kinds.join(",")]).await;
+        Self(all.iter().map(|object| (title(object), tidy(object.clone()).to_string())).collect())
+    }
+
+    /// Interfaces, routes, rules, tables of nft, namespaces and sysctls of a node.
+    pub async fn at_node(node: &Node) -> Self {
+        let commands: [&[&str]; 5] = [
+            &["ip", "-o", "link", "show"],
+            &["ip", "route", "show", "table", "all"],
+            &["ip", "rule", "show"],
+            &["nft", "list", "tables"],
+            &["ls", "/run/netns"],
+        ];
+        let mut facts = BTreeMap::new();
+        for command in commands {
+            let said = node.run(command).await.expect("the node answers");
+            for line in said.lines() {
+                let line = stable(command[1], line);
+                if !line.is_empty() {
+                    facts.insert(
+                        format!("{}: {}: {line}", node.name(), command.join(" ")),
+                        String::new(),
+                    );
+                }
+            }
+        }
+        let sysctls =
+            ["sh", "-c", "cd /proc/sys/net && grep -rs . ipv4 core netfilter 2>/dev/null || true"];
+        let said = node.run(&sysctls).await.expect("the node answers");
+        for (name, value) in said.lines().filter_map(|line| line.split_once(':')) {
+            if !of_a_pod(name) && !name.contains("conntrack_count") {
+                facts.insert(format!("{}: sysctl {name}", node.name()), value.to_owned());
+            }
+        }
+        Self(facts)
+    }
+
+    /// Objects of a cluster, and all that is on its nodes.
+    pub async fn at(cluster: &Cluster) -> Self {
+        let mut all = Self::at_objects(cluster).await;
+        for node in cluster.nodes() {
+            all.0.extend(Self::at_node(node).await.0);
+        }
+        all
+    }
+
+    /// What is different in `later`, in words; empty when nothing is.
+    pub fn differences(&self, later: &Self) -> Vec<String> {
+        let new = later.0.keys().filter(|key| !self.0.contains_key(*key));
+        let gone = self.0.keys().filter(|key| !later.0.contains_key(*key));
+        let changed = self.0.iter().filter_map(|(key, before)| {
+            let after = later.0.get(key)?;
+            (after != before).then(|| format!("changed: {key}: {before} → {after}"))
+        });
+        let new = new.map(|key| format!("new: {key}"));
+        let gone = gone.map(|key| format!("gone: {key}"));
+        new.chain(gone).chain(changed).collect()
+    }
+}
+
+fn title(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    format!(
+        "{} {}/{}",
+        text(&object["kind"]),
+        text(&object["metadata"]["namespace"]),
+        text(&object["metadata"]["name"])
+    )
+}
+
+/// Without what changes by itself: versions, times, who wrote what.
+fn tidy(mut object: Value) -> Value {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for key in ["resourceVersion", "managedFields", "creationTimestamp", "generation", "uid"] {
+            metadata.remove(key);
+        }
+    }
+    if object["kind"] == "Node" {
+        // Images that were pulled, and numbers that a kubelet measures.
+        if let Some(status) = object["status"].as_object_mut() {
+            status.remove("images");
+        }
+    }
+    without_times(&mut object);
+    object
+}
+
+fn without_times(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, _| {
+                !key.ends_with("Time") && key != "observedGeneration" && key != "resourceVersion"
+            });
+            map.values_mut().for_each(without_times);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_times),
+        _ => {}
+    }
+}
+
+/// A line without counters, and without what belongs to a single pod of whoever.
+fn stable(what: &str, line: &str) -> String {
+    if of_a_pod(line) {
+        return String::new();
+    }
+    match what {
+        // The index in front counts up.
+        "-o" => line.split_once(": ").map_or(line, |(_, rest)| rest).to_owned(),
+        _ => line.trim().to_owned(),
+    }
+}
+
+fn of_a_pod(text: &str) -> bool {
+    text.contains("veth") || text.contains("cni-")
+}

@@ -1,0 +1,145 @@
+//! Steps 7 and 8: the tunnel is cut, an API server is gone, components die.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use tombolo_testbed::{Cluster, Component, Protocol};
+
+use crate::common::{SOON, condition, get, list, name, within};
+use crate::story::{NODE, Story, URL, story};
+
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// The endpoints of the Service in a cluster: how many are ready, of those that stand for pods of the
+/// other cluster and of its own.
+async fn ready_endpoints(cluster: &Cluster) -> Endpoints {
+    let slices = ["endpointslices", "-n", "shop", "-l", "kubernetes.io/service-name=web"];
+    let mut count = Endpoints::default();
+    for slice in list(cluster, &slices).await {
+        let managed = &slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"];
+        let reflected = managed == "endpointslice.reflection.liqo.io";
+        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+            let remote = reflected || endpoint["nodeName"] == NODE;
+            if endpoint["conditions"]["ready"] == true {
+                *(if remote { &mut count.theirs } else { &mut count.ours }) += 1;
+            }
+        }
+    }
+    count
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Endpoints {
+    ours: usize,
+    theirs: usize,
+}
+
+async fn node_is(story: &Story) -> String {
+    condition(&get(story.rome(), &["node", NODE]).await, "Ready").to_owned()
+}
+
+#[tokio::test]
+async fn a_cut_tunnel_is_noticed_at_once_and_mended_by_itself() {
+    let story = story().await;
+    let all = ready_endpoints(story.rome()).await;
+    assert!(all.ours > 0 && all.theirs > 0, "{all:?}");
+
+    let cut = story.bed.between(story.rome(), story.milan()).port(Protocol::Udp, 51840).cut();
+    let cut = cut.unwrap();
+    let node = async || node_is(&story).await;
+    within(AT_ONCE, "the node is not Ready", node, |status| status != "True").await;
+    let pods = async || {
+        let pods = story.offloaded().await;
+        pods.iter().filter(|pod| condition(pod, "Ready") == "True").count()
+    };
+    within(AT_ONCE, "its pods are not Ready", pods, |ready| *ready == 0).await;
+    for cluster in [story.rome(), story.milan()] {
+        let endpoints = async || ready_endpoints(cluster).await;
+        let what = format!("the other's endpoints in {}", cluster.name());
+        within(AT_ONCE, &what, endpoints, |count| count.theirs == 0 && count.ours > 0).await;
+    }
+    for side in ["rome", "milan"] {
+        let client = story.client(side).await;
+        for hello in client.ask_often(URL, 40).await {
+            assert!(hello.node.starts_with(side), "asked in {side}, answered by {}", hello.node);
+        }
+    }
+
+    cut.undo().unwrap();
+    let node = async || node_is(&story).await;
+    within(SOON, "the node is Ready again", node, |status| status == "True").await;
+    for side in ["rome", "milan"] {
+        let client = story.client(side).await;
+        let expected: BTreeSet<String> =
+            story.pods().await.iter().map(|pod| name(pod).to_owned()).collect();
+        let answers = async || client.responders(URL, 60).await;
+        within(SOON, "all answer again", answers, |who| *who == expected).await;
+    }
+}
+
+#[tokio::test]
+async fn without_romes_api_server_milans_pods_go_on() {
+    let story = story().await;
+    let there: Vec<String> =
+        story.offloaded().await.iter().map(|pod| name(pod).to_owned()).collect();
+    let before = ready_endpoints(story.milan()).await;
+    assert!(before.theirs > 0, "{before:?}");
+    let stopped = story.rome().stop(1, Component::ApiServer).unwrap();
+    let endpoints = async || ready_endpoints(story.milan()).await;
+    let limit = Duration::from_secs(15);
+    within(limit, "rome's endpoints in milan", endpoints, |count| count.theirs == 0).await;
+    for pod in &there {
+        let twin = get(story.milan(), &["pod", "-n", "shop", pod]).await;
+        assert_eq!(condition(&twin, "Ready"), "True", "{pod}");
+    }
+    let client = story.clients["milan"].iter().find(|client| !client.on_host).unwrap();
+    for hello in client.ask_often(URL, 40).await {
+        assert!(there.contains(&hello.pod), "{hello:?}");
+    }
+    stopped.undo().unwrap();
+    let endpoints = async || ready_endpoints(story.milan()).await;
+    within(SOON, "rome's endpoints are back", endpoints, |count| *count == before).await;
+    for pod in &there {
+        let pod = get(story.rome(), &["pod", "-n", "shop", pod]).await;
+        assert_eq!(pod["spec"]["nodeName"], NODE, "nothing was started anew");
+    }
+}
+
+#[tokio::test]
+async fn every_component_may_die() {
+    let story = story().await;
+    let before: BTreeSet<String> =
+        story.pods().await.iter().map(|pod| name(pod).to_owned()).collect();
+    let components = ["control", "auth", "discovery", "kubelet", "gateway", "agent"];
+    for cluster in story.bed.clusters() {
+        for component in components {
+            let client = story.client("rome").await;
+            let load = client.keep_asking(URL).await;
+            let selector = format!("app.kubernetes.io/name=liqo-{component}");
+            let kill =
+                ["delete", "pods", "-n", "liqo", "-l", &selector, "--force", "--grace-period=0"];
+            cluster.kubectl(&kill).await.unwrap();
+            let pods = async || list(cluster, &["pods", "-n", "liqo", "-l", &selector]).await;
+            let ready = |pods: &Vec<Value>| {
+                !pods.is_empty() && pods.iter().all(|pod| condition(pod, "Ready") == "True")
+            };
+            within(SOON, &format!("{component} of {} is back", cluster.name()), pods, ready).await;
+            let expected = before.clone();
+            let answers = async || client.responders(URL, 60).await;
+            within(SOON, "all answer", answers, |who| *who == expected).await;
+            let outcome = load.stop().await;
+            eprintln!(
+                "{component} of {} killed: {} requests answered, {} failed",
+                cluster.name(),
+                outcome.answered,
+                outcome.failed.len()
+            );
+            let node = async || node_is(&story).await;
+            within(SOON, "liqo-milan is Ready", node, |status| status == "True").await;
+        }
+    }
+    let after: BTreeSet<String> =
+        story.pods().await.iter().map(|pod| name(pod).to_owned()).collect();
+    assert_eq!(before, after, "no pod was replaced");
+}

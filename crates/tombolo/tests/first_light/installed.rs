@@ -1,0 +1,76 @@
+//! Step 1: what is installed.
+
+use crate::common::{get, list, name, tombolo};
+use crate::story::story;
+
+const COMPONENTS: [&str; 6] =
+    ["liqo-agent", "liqo-auth", "liqo-control", "liqo-discovery", "liqo-gateway", "liqo-kubelet"];
+
+#[tokio::test]
+async fn all_components_run_and_only_gateway_and_agent_are_privileged() {
+    let story = story().await;
+    for cluster in story.bed.clusters() {
+        let pods = list(cluster, &["pods", "-n", "liqo"]).await;
+        for component in COMPONENTS {
+            let label = "app.kubernetes.io/name";
+            let mut own =
+                pods.iter().filter(|p| p["metadata"]["labels"][label] == component).peekable();
+            assert!(own.peek().is_some(), "{component} has no pods in {}", cluster.name());
+            for pod in own {
+                assert_eq!(pod["status"]["phase"], "Running", "{}", name(pod));
+                assert_eq!(pod["spec"]["containers"][0]["image"], "localhost/tombolo:dev");
+                let privileged = &pod["spec"]["containers"][0]["securityContext"]["privileged"];
+                let may = ["liqo-agent", "liqo-gateway"].contains(&component);
+                assert_eq!(privileged.as_bool().unwrap_or(false), may, "{}", name(pod));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn installing_again_changes_nothing() {
+    let story = story().await;
+    let rome = story.rome();
+    let versions = async || {
+        let kinds = "deployments,daemonsets,services,configmaps,serviceaccounts,roles,rolebindings";
+        let mut all = list(rome, &[kinds, "-n", "liqo"]).await;
+        all.extend(
+            list(
+                rome,
+                &[
+                    "clusterroles,crd,validatingadmissionpolicies,mutatingwebhookconfigurations",
+                    "-l",
+                    "app.kubernetes.io/part-of=liqo",
+                ],
+            )
+            .await,
+        );
+        let version = |object: &serde_json::Value| {
+            // The status has its own life.
+            let generation = &object["metadata"]["generation"];
+            let spec = [&object["spec"], &object["data"], &object["rules"], &object["webhooks"]];
+            format!("{} {} {generation} {spec:?}", object["kind"], name(object))
+        };
+        all.iter().map(version).collect::<Vec<_>>()
+    };
+    let before = versions().await;
+    tombolo(rome, &["install"]).await;
+    assert_eq!(before, versions().await);
+    let config = get(rome, &["clusterconfig", "cluster"]).await;
+    assert_eq!(config["spec"]["auth"]["emptyToken"], true, "what was set stays");
+}
+
+#[tokio::test]
+async fn what_is_printed_is_what_was_applied() {
+    let story = story().await;
+    let rome = story.rome();
+    let printed = tombolo(rome, &["install", "--print", "--empty-token"]).await;
+    let file = std::env::temp_dir().join(format!("tombolo-print-{}.yaml", std::process::id()));
+    std::fs::write(&file, printed).unwrap();
+    let path = file.display().to_string();
+    let diff =
+        ["diff", "--server-side", "--field-manager=tombolo", "--force-conflicts", "-f", &path];
+    let said = rome.kubectl(&diff).await;
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(said.expect("kubectl finds no difference"), "");
+}

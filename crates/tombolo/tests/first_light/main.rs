@@ -1,0 +1,14 @@
+//! Two real clusters with the same networks find each other, peer, and run one application that knows
+//! nothing of it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_input;
+mod failures;
+mod installed;
+mod objects;
+mod peered;
+mod requests;
+mod rollout;
+mod story;

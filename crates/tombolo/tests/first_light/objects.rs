@@ -1,0 +1,156 @@
+//! Step 5: what a pod that runs elsewhere looks like from home, and what it has there.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::common::{SOON, get, list, name, within};
+use crate::story::{NODE, story};
+
+#[tokio::test]
+async fn logs_exec_and_port_forward_reach_a_pod_in_milan() {
+    let story = story().await;
+    let (rome, pod) = (story.rome(), story.one_offloaded().await);
+    rome.exec("shop", &pod, &["sh", "-c", "echo logged by $POD >/proc/1/fd/1"]).await.unwrap();
+    let logs = async || rome.kubectl(&["logs", "-n", "shop", &pod]).await.unwrap();
+    let wanted = format!("logged by {pod}");
+    within(SOON, "the log shows it", logs, |text| text.contains(&wanted)).await;
+
+    let said = rome.exec("shop", &pod, &["sh", "-c", "echo $POD $NODE"]).await.unwrap();
+    assert!(said.starts_with(&format!("{pod} milan-")), "{said}");
+    let failed = rome.exec("shop", &pod, &["sh", "-c", "exit 7"]).await.unwrap_err();
+    assert!(failed.to_string().contains('7'), "{failed}");
+
+    let path = story.bed.path_with_kubectl();
+    let mut forward = tokio::process::Command::new("kubectl")
+        .env("PATH", path)
+        .env("KUBECONFIG", rome.kubeconfig())
+        .args(["port-forward", "-n", "shop", &format!("pod/{pod}"), ":8080"])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(forward.stdout.take().unwrap()).lines();
+    let first = lines.next_line().await.unwrap().expect("it says where it listens");
+    let port = first.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let url = format!("http://127.0.0.1:{port}/cgi-bin/hello");
+    let curl = tokio::process::Command::new("curl").args(["-sS", "-m", "5", &url]).output();
+    let said = String::from_utf8(curl.await.unwrap().stdout).unwrap();
+    assert!(said.starts_with(&pod), "{said}");
+}
+
+const MOUNTS: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: menu, namespace: shop}
+data: {dish: carbonara}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: recipe, namespace: shop}
+stringData: {ingredient: guanciale}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: cook, namespace: shop}
+spec:
+  nodeSelector: {liqo.io/type: virtual-node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: cook
+    image: 'localhost/toolbox:1'
+    command: [sleep, infinity]
+    volumeMounts:
+    - {name: menu, mountPath: /menu}
+    - {name: recipe, mountPath: /recipe}
+  volumes:
+  - {name: menu, configMap: {name: menu}}
+  - {name: recipe, secret: {secretName: recipe}}
+";
+
+#[tokio::test]
+async fn config_maps_and_secrets_are_there_and_follow_changes() {
+    let story = story().await;
+    let (rome, milan) = (story.rome(), story.milan());
+    rome.apply(MOUNTS).await.unwrap();
+    let ready = ["wait", "-n", "shop", "pod/cook", "--for=condition=Ready", "--timeout=60s"];
+    rome.kubectl(&ready).await.unwrap();
+    let read = async |file: &str| rome.exec("shop", "cook", &["cat", file]).await.unwrap();
+    assert_eq!(read("/menu/dish").await, "carbonara");
+    assert_eq!(read("/recipe/ingredient").await, "guanciale");
+
+    let cook = get(milan, &["pod", "-n", "shop", "cook"]).await;
+    let environment = cook["spec"]["containers"][0]["env"].as_array().unwrap().clone();
+    let id = get(milan, &["configmap", "-n", "liqo", "liqo-cluster"]).await["data"]["CLUSTER_ID"]
+        .clone();
+    let told = environment.iter().find(|variable| variable["name"] == "LIQO_CLUSTER_ID");
+    assert_eq!(told.expect("the pod knows where it is")["value"], id);
+    let volumes = cook["spec"]["volumes"].as_array().unwrap();
+    let tokens: Vec<&Value> = volumes
+        .iter()
+        .filter(|v| v["name"].as_str().unwrap().starts_with("kube-api-access"))
+        .collect();
+    assert!(tokens.is_empty(), "{tokens:?}");
+
+    let change =
+        ["patch", "configmap", "-n", "shop", "menu", "-p", r#"{"data":{"dish":"amatriciana"}}"#];
+    rome.kubectl(&change).await.unwrap();
+    let there =
+        async || get(milan, &["configmap", "-n", "shop", "menu"]).await["data"]["dish"].clone();
+    within(SOON, "the ConfigMap follows", there, |dish| dish == "amatriciana").await;
+    rome.kubectl(&["delete", "configmap/menu", "secret/recipe", "pod/cook", "-n", "shop"])
+        .await
+        .unwrap();
+    let left = async || list(milan, &["pods,configmaps,secrets", "-n", "shop"]).await;
+    let gone =
+        |all: &Vec<Value>| !all.iter().any(|o| ["menu", "recipe", "cook"].contains(&name(o)));
+    within(SOON, "they go in milan too", left, gone).await;
+}
+
+#[tokio::test]
+async fn the_certificates_of_a_cluster_stay_its_own() {
+    let story = story().await;
+    let of = async |cluster| get(cluster, &["configmap", "-n", "shop", "kube-root-ca.crt"]).await;
+    let (rome, milan) = (of(story.rome()).await, of(story.milan()).await);
+    assert_ne!(rome["data"]["ca.crt"], milan["data"]["ca.crt"]);
+}
+
+#[tokio::test]
+async fn a_pods_status_is_that_of_the_one_that_runs() {
+    let story = story().await;
+    let tunnel = story.tunnel("rome").await;
+    let network: ipnet::Ipv4Net =
+        tunnel["status"]["remoteNATPodCIDR"].as_str().unwrap().parse().unwrap();
+    for pod in story.offloaded().await {
+        let twin = get(story.milan(), &["pod", "-n", "shop", name(&pod)]).await;
+        assert_eq!(pod["status"]["phase"], "Running");
+        let (here, there) =
+            (&pod["status"]["containerStatuses"][0], &twin["status"]["containerStatuses"][0]);
+        assert_eq!(here["restartCount"], there["restartCount"]);
+        assert_eq!(here["ready"], there["ready"]);
+        assert_eq!(here["containerID"], there["containerID"]);
+        let address = |pod: &Value| -> std::net::Ipv4Addr {
+            pod["status"]["podIP"].as_str().unwrap().parse().unwrap()
+        };
+        let (seen, real) = (address(&pod), address(&twin));
+        assert!(network.contains(&seen), "{seen} is not in {network}");
+        let host = u32::from(network.hostmask());
+        assert_eq!(u32::from(seen) & host, u32::from(real) & host, "the host part is kept");
+        assert_eq!(pod["spec"]["nodeName"], NODE);
+    }
+}
+
+#[tokio::test]
+async fn restarts_are_counted() {
+    let story = story().await;
+    let (rome, pod) = (story.rome(), story.one_offloaded().await);
+    let count = async || {
+        get(rome, &["pod", "-n", "shop", &pod]).await["status"]["containerStatuses"][0]["restartCount"]
+            .as_u64()
+    };
+    let before = count().await.unwrap();
+    let _ = rome.exec("shop", &pod, &["sh", "-c", "kill -9 $(pidof httpd) || kill 1"]).await;
+    let _ = rome.exec("shop", &pod, &["kill", "1"]).await;
+    within(SOON, "the restart shows at home", count, |now| *now > Some(before)).await;
+}

@@ -1,0 +1,118 @@
+//! The clusters that all tests share: Tombolo installed in both, rome peered with milan, namespace
+//! `shop` offloaded, and in it a Deployment and a Service.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
+
+use crate::common::load::{Client, clients};
+use crate::common::{self, SOON, condition, get, list, name, tombolo, within};
+
+pub const URL: &str = "http://web.shop.svc/cgi-bin/hello";
+pub const NODE: &str = "liqo-milan";
+
+const SHOP: &str = include_str!("../../src/playground/shop.yaml");
+
+pub struct Story {
+    pub bed: Testbed,
+    /// Clients in rome and in milan.
+    pub clients: BTreeMap<String, Vec<Client>>,
+}
+
+/// The story as far as all tests need it, for one test at a time.
+pub async fn story() -> MutexGuard<'static, Story> {
+    static STORY: OnceCell<Mutex<Story>> = OnceCell::const_new();
+    let story = STORY.get_or_init(async || Mutex::new(tell().await)).await.lock().await;
+    story.settled().await;
+    story
+}
+
+async fn tell() -> Story {
+    let specs = ["rome", "milan"].map(ClusterSpec::new);
+    let bed = common::bed("first-light", specs).start().await.expect("the clusters start");
+    common::install(&bed, &["--empty-token"]).await;
+    let rome = bed.cluster("rome");
+    let found = async || rome.kubectl(&["get", "foreigncluster", "milan"]).await;
+    within(SOON, "rome finds milan", found, Result::is_ok).await;
+    tombolo(rome, &["peer", "milan"]).await;
+    let (namespace, application) = SHOP.split_once("---\n").expect("there are several documents");
+    rome.apply(namespace).await.expect("the namespace is made");
+    tombolo(rome, &["offload", "namespace", "shop", "--same-name"]).await;
+    rome.apply(application).await.expect("the application is made");
+    rome.deployed("shop", "web").await.expect("the application runs");
+    let mut all = BTreeMap::new();
+    for cluster in bed.clusters() {
+        all.insert(cluster.name().to_owned(), clients(cluster).await);
+    }
+    Story { bed, clients: all }
+}
+
+impl Story {
+    pub fn rome(&self) -> &Cluster {
+        self.bed.cluster("rome")
+    }
+
+    pub fn milan(&self) -> &Cluster {
+        self.bed.cluster("milan")
+    }
+
+    /// All clients of both clusters.
+    pub fn everybody(&self) -> impl Iterator<Item = &Client> {
+        self.clients.values().flatten()
+    }
+
+    /// A client in the pods' network of a cluster, on a node where the gateway is not.
+    pub async fn client(&self, cluster: &str) -> &Client {
+        let gateway = ["pods", "-n", "liqo", "-l", "app.kubernetes.io/name=liqo-gateway"];
+        let gateway = list(self.bed.cluster(cluster), &gateway).await;
+        let node = gateway.first().map(|pod| pod["spec"]["nodeName"].clone());
+        let all = &self.clients[cluster];
+        let elsewhere =
+            |client: &&Client| !client.on_host && Some(Value::from(client.node.as_str())) != node;
+        all.iter().find(elsewhere).expect("there is a node without the gateway")
+    }
+
+    /// The pods of the Deployment, as rome sees them.
+    pub async fn pods(&self) -> Vec<Value> {
+        let pods = list(self.rome(), &["pods", "-n", "shop", "-l", "app=web"]).await;
+        pods.into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
+    }
+
+    /// Those that run in milan.
+    pub async fn offloaded(&self) -> Vec<Value> {
+        let pods = self.pods().await;
+        pods.into_iter().filter(|pod| pod["spec"]["nodeName"] == NODE).collect()
+    }
+
+    /// A pod that runs in milan.
+    pub async fn one_offloaded(&self) -> String {
+        let pods = self.offloaded().await;
+        name(pods.first().expect("a pod runs in milan")).to_owned()
+    }
+
+    /// The tunnel as a cluster has it.
+    pub async fn tunnel(&self, cluster: &str) -> Value {
+        let all = list(self.bed.cluster(cluster), &["tunnelendpoints", "-A"]).await;
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.into_iter().next().expect("there is one")
+    }
+
+    /// Waits until all is as it was at the beginning, whatever the test before has done.
+    async fn settled(&self) {
+        let node = async || condition(&get(self.rome(), &["node", NODE]).await, "Ready").to_owned();
+        within(SOON, "liqo-milan is Ready", node, |status| status == "True").await;
+        let web = async || get(self.rome(), &["deployment", "-n", "shop", "web"]).await;
+        let ready = |web: &Value| web["status"]["readyReplicas"] == web["spec"]["replicas"];
+        within(SOON, "all replicas are ready", web, ready).await;
+        let tunnels = async || {
+            let rome = self.tunnel("rome").await["status"]["connection"]["status"].clone();
+            let milan = self.tunnel("milan").await["status"]["connection"]["status"].clone();
+            [rome, milan]
+        };
+        let up = |states: &[Value; 2]| states.iter().all(|state| state == "connected");
+        within(Duration::from_secs(30), "the tunnel is up", tunnels, up).await;
+    }
+}

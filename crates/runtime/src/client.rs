@@ -1,7 +1,7 @@
 //! Clients of API servers that notice when the other end is gone: a connection on which nothing
 //! comes back is given up within seconds, so that a watch never hangs on it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use http::{HeaderValue, Request, header::AUTHORIZATION};
@@ -11,10 +11,9 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{Body, ClientBuilder, ConfigExt},
+    client::{Body, ClientBuilder, ConfigExt, retry::RetryPolicy},
 };
-use std::sync::Arc;
-use tower::{BoxError, ServiceBuilder, ServiceExt as _};
+use tower::{BoxError, ServiceBuilder, ServiceExt as _, retry::RetryLayer};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const KEEPALIVE: Duration = Duration::from_secs(2);
@@ -65,6 +64,7 @@ pub fn build(config: &Config, token: Option<Token>) -> Result<Client, kube::Erro
     };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
+        .layer(RetryLayer::new(RetryPolicy::server_retry()))
         .map_request(authorize)
         .option_layer(own)
         .map_err(BoxError::from)

@@ -12,7 +12,7 @@ use std::{
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     coordination::v1::Lease,
-    core::v1::{Namespace, Secret, ServiceAccount},
+    core::v1::{Namespace, Node, Secret, ServiceAccount},
     rbac::v1::RoleBinding,
 };
 use kube::{
@@ -28,6 +28,7 @@ use tokio::{
 };
 use tombolo_api::{
     Cidr, ClusterId, NatCidr,
+    config::ClusterConfig,
     discovery::{ForeignCluster, ResourceRequest},
     ipam::{
         GetHomePodIpRequest, GetRemotePodIpRequest, MapBatchRequest, MapRequest, UnmapRequest,
@@ -177,6 +178,40 @@ async fn a_leader_that_was_deposed_cant_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn networks_of_nodes_and_reserved_ones_are_no_names() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (ipam, _, service) = rome.serve().await;
+    let peers = std::sync::atomic::AtomicU32::new(0);
+    let is_kept = async |wanted: &str| {
+        let n = peers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let peer: ClusterId = format!("peer-{n}").parse().unwrap();
+        let names = ipam.reserve(peer.clone(), cidr(wanted), cidr("10.21.0.0/16")).await.unwrap();
+        ipam.release(peer).await.unwrap();
+        names.remote_nat_pod_cidr == NatCidr::None
+    };
+    assert!(is_kept("10.40.0.0/16").await);
+    assert!(is_kept("10.50.0.0/16").await);
+
+    let network = json!({ "reservedSubnets": ["10.40.0.0/14"] });
+    let config = json!({ "metadata": { "name": "cluster" }, "spec": { "network": network } });
+    rome.make::<ClusterConfig>(config).await;
+    eventually("10.40.0.0/16 is reserved", async || is_kept("10.40.0.0/16").await, |it| !*it).await;
+
+    rome.make::<Node>(json!({ "metadata": { "name": "one" } })).await;
+    let address = json!({ "type": "InternalIP", "address": "10.50.7.7" });
+    let status = json!({ "status": { "addresses": [address] } });
+    let nodes = Api::<Node>::all(rome.client.clone());
+    nodes.patch_status("one", &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
+    eventually("a node is in 10.50.0.0/16", async || is_kept("10.50.0.0/16").await, |it| !*it)
+        .await;
+
+    rome.clear::<ClusterConfig>().await;
+    eventually("10.40.0.0/16 is free", async || is_kept("10.40.0.0/16").await, |it| *it).await;
+    rome.clear::<Node>().await;
+    service.ask();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn peers_with_the_same_networks_get_names_that_never_collide() {
     let (rome, _alone) = Side::alone("rome").await;
     let (_, controllers) = rome.start().await;
@@ -245,9 +280,8 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
 
     let start = Instant::now();
     let known = |endpoint: &TunnelEndpoint| Networks::from_tunnel_endpoint(endpoint).is_some();
-    let at = |namespace: &'static str| namespace;
-    let from_rome = rome.until::<TunnelEndpoint>(at("liqo-tenant-milan"), "milan", known).await;
-    let from_milan = milan.until::<TunnelEndpoint>(at("liqo-tenant-rome"), "rome", known).await;
+    let from_rome = rome.until::<TunnelEndpoint>("liqo-tenant-milan", "milan", known).await;
+    let from_milan = milan.until::<TunnelEndpoint>("liqo-tenant-rome", "rome", known).await;
     println!("accepted → both tunnel endpoints: {:?}", start.elapsed());
     assert_eq!(from_rome.spec.endpoint_ip.to_string(), "192.0.2.2");
     assert_eq!(from_milan.spec.endpoint_ip.to_string(), "192.0.2.1");
@@ -526,11 +560,7 @@ impl Side {
     {
         let api = Api::<K>::all(self.client.clone());
         for object in api.list(&ListParams::default()).await.expect("a list") {
-            let namespace = object.namespace();
-            let url = match &namespace {
-                Some(namespace) => K::url_path(&(), Some(namespace)),
-                None => K::url_path(&(), None),
-            };
+            let url = K::url_path(&(), object.namespace().as_deref());
             let request = kube::core::Request::new(url);
             let request =
                 request.delete(&object.name_any(), &DeleteParams::default()).expect("a request");

@@ -147,6 +147,25 @@ pub const KUBELET_TENANT_ROLE: &str = "liqo-kubelet-tenant";
 /// ClusterRole, bound in offloaded namespaces: what virtual nodes need there.
 pub const KUBELET_NAMESPACE_ROLE: &str = "liqo-kubelet-namespace";
 
+/// Annotation of a NamespaceOffloading that stands for [`ENABLED_LABEL`]: it goes with the label.
+pub const MADE_FOR_ANNOTATION: &str = "offloading.liqo.io/made-for";
+
+/// Annotation of what is reflected: a digest of what the home cluster wants it to be.
+pub const FORGED_ANNOTATION: &str = "liqo.io/forged";
+
+/// RoleBinding, in an offloaded namespace, by which the virtual nodes' component reads what it
+/// reflects.
+pub const KUBELET_ROLE_BINDING: &str = "liqo-kubelet";
+
+/// ServiceAccount, in [`NAMESPACE`], of the virtual nodes' component.
+pub const KUBELET_ACCOUNT: &str = "liqo-kubelet";
+
+/// Secret, in [`NAMESPACE`], with the certificate of the admission webhook.
+pub const WEBHOOK_CERTIFICATE: &str = "liqo-webhook-cert";
+
+/// The MutatingWebhookConfiguration of the admission webhook.
+pub const WEBHOOK_CONFIGURATION: &str = "liqo";
+
 /// Service, in [`NAMESPACE`], of the auth service.
 pub const AUTH_SERVICE: &str = "liqo-auth";
 

@@ -13,7 +13,8 @@ use tombolo_runtime::{
 use crate::{
     context::{Context, MANAGER},
     ipam::Ipam,
-    network_config, offer, peering, replicator,
+    namespace_map, namespace_offloading, network_config, offer, peering, replicator,
+    shadow_endpoint_slice, twin_namespace, webhook,
 };
 
 const HEALTH_PORT: u16 = 8080;
@@ -31,15 +32,18 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     });
     ready.send_replace(true);
 
-    let leading =
-        lease::lead(client.clone(), NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
-    let context = Arc::new(Context {
+    let context = Context {
         remotes: Remotes::new(client.clone()),
         events: Events::new(client.clone(), MANAGER),
-        client,
-        settings,
-        shutdown: leading.clone(),
-    });
+        client: client.clone(),
+        settings: settings.clone(),
+        shutdown: shutdown.clone(),
+    };
+    // Every replica answers the API server.
+    tasks.spawn(webhook::run(Arc::new(context.clone())));
+
+    let leading = lease::lead(client, NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
+    let context = Arc::new(Context { shutdown: leading.clone(), ..context });
     let ipam = Ipam::start(context.client.clone(), &context.settings, &leading).await?;
     start(&mut tasks, &context, ipam);
     tokio::select! {
@@ -70,7 +74,11 @@ fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam) {
         }
     });
     tasks.spawn(crate::health::run(context.clone()));
+    tasks.spawn(namespace_map::run(context.clone()));
+    tasks.spawn(namespace_offloading::run(context.clone()));
     tasks.spawn(offer::run(context.clone()));
     tasks.spawn(peering::run(context.clone()));
     tasks.spawn(replicator::run(context.clone()));
+    tasks.spawn(shadow_endpoint_slice::run(context.clone()));
+    tasks.spawn(twin_namespace::run(context.clone()));
 }

@@ -7,6 +7,8 @@ pub mod events;
 pub mod finalizer;
 pub mod health;
 pub mod lease;
+pub mod observe;
+pub mod queue;
 pub mod remote;
 pub mod settings;
 pub mod shutdown;

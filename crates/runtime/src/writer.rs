@@ -18,6 +18,18 @@ where
     api.patch(&name, &PatchParams::apply(manager).force(), &Patch::Apply(&value)).await
 }
 
+/// Applies an object that is there. If it is gone by then, or another one has its name, it is
+/// refused (409): nothing is made of what was seen before.
+pub async fn apply_to<K>(api: &Api<K>, manager: &str, uid: &str, object: &K) -> kube::Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let name = object.meta().name.clone().unwrap_or_default();
+    let mut value = without_nulls(with_type(object)?);
+    value["metadata"]["uid"] = uid.into();
+    api.patch(&name, &PatchParams::apply(manager).force(), &Patch::Apply(&value)).await
+}
+
 /// Applies a status.
 pub async fn apply_status<K, S>(
     api: &Api<K>,

@@ -1,0 +1,184 @@
+//! What a NamespaceOffloading says of how far it has come.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use tombolo_api::ClusterId;
+use tombolo_api::offloading::{
+    NamespaceOffloading, NamespaceOffloadingStatus, OffloadedCluster, OffloadingPhase,
+};
+use tombolo_api::virtualkubelet::{MappingPhase, NamespaceMap};
+
+/// The NamespaceMap for a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerMap<'a> {
+    /// The cluster.
+    pub cluster: &'a ClusterId,
+    /// The map.
+    pub map: &'a NamespaceMap,
+}
+
+/// The status of a NamespaceOffloading, by the maps of all clusters.
+pub fn status(
+    offloading: &NamespaceOffloading,
+    maps: &[PeerMap<'_>],
+    now: jiff::Timestamp,
+) -> NamespaceOffloadingStatus {
+    let namespace = offloading.metadata.namespace.as_deref().unwrap_or_default();
+    let mut clusters: Vec<_> = maps.iter().filter_map(|map| cluster(namespace, map)).collect();
+    clusters.sort_by(|a, b| a.cluster_id.cmp(&b.cluster_id));
+    let (ready, reason, message) = summary(&clusters);
+    let before = offloading.status.iter().flat_map(|status| &status.conditions);
+    let since = before
+        .filter(|condition| condition.type_ == READY && (condition.status == "True") == ready)
+        .map(|condition| condition.last_transition_time.clone())
+        .next();
+    let condition = Condition {
+        type_: READY.into(),
+        status: if ready { "True" } else { "False" }.into(),
+        reason: reason.into(),
+        message,
+        last_transition_time: since.unwrap_or(Time(now)),
+        observed_generation: offloading.metadata.generation,
+    };
+    NamespaceOffloadingStatus { clusters, conditions: vec![condition] }
+}
+
+/// Whether a namespace has no twin anywhere, and none is asked for.
+pub fn is_gone_everywhere(namespace: &str, maps: &[PeerMap<'_>]) -> bool {
+    maps.iter().all(|map| cluster(namespace, map).is_none())
+}
+
+const READY: &str = "Ready";
+
+fn cluster(namespace: &str, peer: &PeerMap<'_>) -> Option<OffloadedCluster> {
+    let leaves = peer.map.metadata.deletion_timestamp.is_some();
+    let desired = peer.map.spec.desired_mapping.get(namespace).filter(|_| !leaves);
+    let current = peer.map.status.as_ref().and_then(|status| status.current_mapping.get(namespace));
+    let (name, phase, message) = match (desired, current) {
+        (None, None) => return None,
+        (Some(name), Some(current)) if current.remote_namespace == *name => {
+            let phase = match current.phase {
+                MappingPhase::Accepted => OffloadingPhase::Ready,
+                MappingPhase::Refused => OffloadingPhase::Failed,
+                MappingPhase::Terminating => OffloadingPhase::Terminating,
+            };
+            (name, phase, current.message.clone())
+        }
+        (Some(name), _) => (name, OffloadingPhase::Pending, None),
+        // What was refused was never there.
+        (None, Some(current)) if current.phase == MappingPhase::Refused => return None,
+        (None, Some(current)) => {
+            (&current.remote_namespace, OffloadingPhase::Terminating, current.message.clone())
+        }
+    };
+    Some(OffloadedCluster {
+        cluster_id: peer.cluster.clone(),
+        remote_namespace_name: Some(name.clone()),
+        phase,
+        message,
+    })
+}
+
+fn summary(clusters: &[OffloadedCluster]) -> (bool, &'static str, String) {
+    let of = |phase| clusters.iter().filter(move |cluster| cluster.phase == phase);
+    if clusters.is_empty() {
+        return (false, "NoClusters", "no cluster that is peered with is selected".into());
+    }
+    if let Some(failed) = of(OffloadingPhase::Failed).next() {
+        let why = failed.message.as_deref().unwrap_or("it does not say why");
+        let cluster = &failed.cluster_id;
+        return (false, "Refused", format!("cluster {cluster} refuses the namespace: {why}"));
+    }
+    let ready = of(OffloadingPhase::Ready).count();
+    let all = clusters.len();
+    let message = format!("the namespace is there in {ready} of {all} clusters");
+    if ready == all { (true, "Offloaded", message) } else { (false, "InProgress", message) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn map(desired: &Value, current: &Value) -> NamespaceMap {
+        serde_json::from_value(json!({
+            "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
+            "metadata": { "name": "rome" }, "spec": { "desiredMapping": desired },
+            "status": { "currentMapping": current },
+        }))
+        .unwrap()
+    }
+
+    fn twin(name: &str, phase: &str) -> Value {
+        json!({ "shop": { "remoteNamespace": name, "phase": phase, "message": "because" } })
+    }
+
+    fn summarized(map: &NamespaceMap) -> (Option<OffloadingPhase>, String) {
+        let offloading = serde_json::from_value(json!({
+            "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": { "name": "offloading", "namespace": "shop" }, "spec": {},
+        }))
+        .unwrap();
+        let milan = "milan-id".parse().unwrap();
+        let maps = [PeerMap { cluster: &milan, map }];
+        let status = status(&offloading, &maps, jiff::Timestamp::UNIX_EPOCH);
+        let condition = &status.conditions[0];
+        (
+            status.clusters.first().map(|cluster| cluster.phase),
+            format!("{} {}", condition.status, condition.reason),
+        )
+    }
+
+    #[test]
+    fn the_phase_follows_the_map() {
+        let shop = json!({ "shop": "shop-rome" });
+        let phase = |desired: &Value, current| summarized(&map(desired, &current));
+        let is = |phase, text: &str| (phase, text.to_owned());
+        let (none, some) = (json!({}), &shop);
+        assert_eq!(phase(&none, json!({})), is(None, "False NoClusters"));
+        assert_eq!(phase(some, json!({})), is(Some(OffloadingPhase::Pending), "False InProgress"));
+        assert_eq!(
+            phase(some, twin("shop-rome", "Accepted")),
+            is(Some(OffloadingPhase::Ready), "True Offloaded")
+        );
+        assert_eq!(
+            phase(some, twin("other", "Accepted")),
+            is(Some(OffloadingPhase::Pending), "False InProgress")
+        );
+        assert_eq!(
+            phase(some, twin("shop-rome", "Refused")),
+            is(Some(OffloadingPhase::Failed), "False Refused")
+        );
+        assert_eq!(
+            phase(&none, twin("shop-rome", "Accepted")),
+            is(Some(OffloadingPhase::Terminating), "False InProgress")
+        );
+        assert_eq!(phase(&none, twin("shop-rome", "Refused")), is(None, "False NoClusters"));
+    }
+
+    #[test]
+    fn it_is_gone_when_no_map_knows_of_it() {
+        let milan = "milan-id".parse().unwrap();
+        let gone =
+            |map: &NamespaceMap| is_gone_everywhere("shop", &[PeerMap { cluster: &milan, map }]);
+        assert!(gone(&map(&json!({}), &json!({}))));
+        assert!(!gone(&map(&json!({}), &twin("shop-rome", "Terminating"))));
+        assert!(!gone(&map(&json!({ "shop": "shop-rome" }), &json!({}))));
+    }
+
+    #[test]
+    fn the_time_of_the_condition_is_that_of_its_last_change() {
+        let milan = "milan-id".parse().unwrap();
+        let map = map(&json!({ "shop": "s" }), &json!({}));
+        let maps = [PeerMap { cluster: &milan, map: &map }];
+        let mut offloading: NamespaceOffloading = serde_json::from_value(json!({
+            "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": { "name": "offloading", "namespace": "shop" }, "spec": {},
+        }))
+        .unwrap();
+        let epoch = jiff::Timestamp::UNIX_EPOCH;
+        offloading.status = Some(status(&offloading, &maps, epoch));
+        let later = status(&offloading, &maps, epoch + jiff::SignedDuration::from_secs(9));
+        assert_eq!(Some(later), offloading.status);
+    }
+}

@@ -1,0 +1,45 @@
+//! ConfigMaps, as the remote cluster gets them.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::metadata::{Route, reflected};
+
+/// The ConfigMap of the remote cluster's own that every namespace has.
+const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// The ConfigMap over there. `None`: it is not reflected.
+pub fn forge(home: &ConfigMap, route: &Route) -> Option<ConfigMap> {
+    if home.metadata.name.as_deref() == Some(ROOT_CA) {
+        return None;
+    }
+    Some(ConfigMap {
+        metadata: reflected(&home.metadata, route),
+        data: home.data.clone(),
+        binary_data: home.binary_data.clone(),
+        immutable: home.immutable,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::metadata::tests::to_milan;
+    use super::*;
+
+    #[test]
+    fn the_contents_go_along() {
+        let home: ConfigMap = serde_json::from_value(json!({
+            "metadata": { "name": "settings", "namespace": "shop" },
+            "data": { "a": "1" }, "binaryData": { "b": "AAE=" }, "immutable": true,
+        }))
+        .unwrap();
+        insta::assert_yaml_snapshot!(forge(&home, &to_milan()));
+    }
+
+    #[test]
+    fn each_cluster_has_its_own_root_certificates() {
+        let home = serde_json::from_value(json!({ "metadata": { "name": "kube-root-ca.crt" } }));
+        assert_eq!(forge(&home.unwrap(), &to_milan()), None);
+    }
+}

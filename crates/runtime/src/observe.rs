@@ -1,0 +1,142 @@
+//! What is in a cluster: watches that fill indexes, and a bell that rings when one has changed.
+//! For controllers that decide by all they see, whatever it was that changed.
+
+use std::{error::Error, fmt::Debug, hash::Hash, sync::Arc, time::Duration};
+
+use futures::{StreamExt, future::BoxFuture};
+use kube::{
+    Api, Resource,
+    runtime::{
+        WatchStreamExt, reflector,
+        reflector::Store,
+        watcher::{self, Event},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::{sync::Notify, task::AbortHandle};
+use tracing::{debug, warn};
+
+use crate::{controller::Chain, shutdown::Shutdown};
+
+/// Watches, their indexes and their bell. The watches end with it.
+#[derive(Default)]
+pub struct Observer {
+    bell: Arc<Notify>,
+    watches: Vec<Watch>,
+    filled: Vec<BoxFuture<'static, ()>>,
+}
+
+impl Debug for Observer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Observer").field("watches", &self.watches).finish_non_exhaustive()
+    }
+}
+
+/// A watch that ends when this is dropped.
+#[derive(Debug)]
+pub struct Watch {
+    task: AbortHandle,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Observer {
+    /// One that watches nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Watches what `api` has; every change rings the bell.
+    pub fn watch<K>(&mut self, api: Api<K>, config: watcher::Config) -> Store<K>
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K::DynamicType: Eq + Hash + Clone + Default + Send + Sync,
+    {
+        let bell = self.bell.clone();
+        let (store, watch) = watch(api, config, move |event, _| {
+            if !matches!(event, Event::Init | Event::InitApply(_)) {
+                bell.notify_one();
+            }
+        });
+        self.watches.push(watch);
+        let index = store.clone();
+        self.filled.push(Box::pin(async move {
+            // It fails when the watch has ended, which it does with us.
+            let _ = index.wait_until_ready().await;
+        }));
+        store
+    }
+
+    /// Something else that rings the bell.
+    pub fn bell(&self) -> Arc<Notify> {
+        self.bell.clone()
+    }
+
+    /// Calls `reconcile` once all indexes are filled, and then whenever something has changed,
+    /// until the end is asked for. If it fails it is called again, later and later.
+    pub async fn run<Reconciled, E: Error>(
+        mut self,
+        name: &'static str,
+        shutdown: &Shutdown,
+        mut reconcile: impl FnMut() -> Reconciled,
+    ) where
+        Reconciled: Future<Output = Result<(), E>>,
+    {
+        let work = async {
+            futures::future::join_all(std::mem::take(&mut self.filled)).await;
+            let mut delay = FIRST_RETRY;
+            loop {
+                match reconcile().await {
+                    Ok(()) => {
+                        delay = FIRST_RETRY;
+                        self.bell.notified().await;
+                    }
+                    Err(error) => {
+                        warn!(controller = name, retry_in = ?delay, "{}", Chain(&error));
+                        let _ = tokio::time::timeout(delay, self.bell.notified()).await;
+                        delay = (delay * 2).min(LAST_RETRY);
+                    }
+                }
+            }
+        };
+        shutdown.or(work).await;
+    }
+}
+
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// Watches what `api` has, and tells of each event, with the index, once the index has it.
+pub fn watch<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    mut seen: impl FnMut(&Event<K>, &Store<K>) + Send + 'static,
+) -> (Store<K>, Watch)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Default + Send + Sync,
+{
+    let (store, mut writer) = reflector::store();
+    let events = watcher::watcher(api, config).default_backoff();
+    let index = store.clone();
+    let task = tokio::spawn(async move {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    writer.apply_watcher_event(&event);
+                    seen(&event, &index);
+                }
+                Err(error) => debug!(
+                    kind = %K::kind(&K::DynamicType::default()),
+                    "the watch is started again: {}", Chain(&error)
+                ),
+            }
+        }
+    });
+    (store, Watch { task: task.abort_handle() })
+}

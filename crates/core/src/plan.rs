@@ -1,1 +1,98 @@
-//! What the data plane should be.
+//! What the data plane should be: plans of whole network namespaces, which drivers compare with
+//! what is there. Nothing here touches a kernel.
+
+pub mod agent;
+pub mod gateway;
+pub mod network;
+pub mod nft;
+pub mod overlay;
+pub mod probe;
+
+pub use network::{Address, Fdb, Link, LinkKind, Mac, Namespace, Neighbour, Owned, Route, Rule};
+
+/// Interface of the overlay, on every node.
+pub const OVERLAY: &str = "liqo.vxlan";
+
+/// Interface to the gateway, on the gateway's node.
+pub const HOST: &str = "liqo.host";
+
+/// Interface to the node, in the gateway's network namespace.
+pub const GATEWAY: &str = "liqo.gateway";
+
+/// Interface of the tunnels, in the gateway's network namespace.
+pub const TUNNEL: &str = "liqo.tunnel";
+
+/// What the names of all our interfaces begin with.
+pub const PREFIX: &str = "liqo.";
+
+/// Network namespace of the gateway.
+pub const GATEWAY_NETNS: &str = "liqo-gateway";
+
+/// The nftables table, on the node and in the gateway's network namespace.
+pub const NFT_TABLE: &str = "liqo";
+
+/// UDP port of the overlay.
+pub const VXLAN_PORT: u16 = 6472;
+
+/// Number of the overlay.
+pub const VNI: u32 = 18952;
+
+/// Routing table with the ways to peers; also the priority of the rules that lead there.
+pub const TO_PEERS: u32 = 18952;
+
+/// Routing table for what comes from the tunnels; also the priority of its rule.
+pub const FROM_TUNNEL: u32 = 18953;
+
+/// UDP port at which a gateway answers probes.
+pub const PROBE_PORT: u16 = 18952;
+
+const MAIN_TABLE: u32 = 254;
+
+/// Bytes that VXLAN over IPv4 adds to a packet.
+const VXLAN_OVERHEAD: u32 = 50;
+
+/// Bytes that WireGuard over IPv6 adds to a packet; over IPv4 it is 20 less.
+const TUNNEL_OVERHEAD: u32 = 80;
+
+/// Largest packet that tunnels take, whatever their node's network could carry.
+const MAX_TUNNEL_MTU: u32 = 4000;
+
+/// Largest packet that fits through a tunnel of a gateway on a node with this MTU.
+pub fn tunnel_mtu(node_mtu: u32) -> u32 {
+    node_mtu.saturating_sub(TUNNEL_OVERHEAD).min(MAX_TUNNEL_MTU)
+}
+
+fn v4(cidr: tombolo_api::Cidr) -> Option<ipnet::Ipv4Net> {
+    match cidr.net() {
+        ipnet::IpNet::V4(net) => Some(net),
+        ipnet::IpNet::V6(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_api::{Cidr, ClusterId};
+
+    use crate::translate::Networks;
+
+    /// Networks from `[real, name on the other side]` of this cluster's pods and the other's.
+    pub(super) fn networks(local: [&str; 2], remote: [&str; 2]) -> Networks {
+        let cidr = |text: &str| text.parse::<Cidr>().unwrap();
+        Networks {
+            local_pod: cidr(local[0]),
+            their_name_for_pods: cidr(local[1]),
+            local_external: cidr("10.70.0.0/16"),
+            their_name_for_external: cidr("10.71.0.0/16"),
+            remote_pod: cidr(remote[0]),
+            our_name_for_pods: cidr(remote[1]),
+            remote_external: cidr("10.70.0.0/16"),
+            our_name_for_external: cidr("10.81.0.0/16"),
+        }
+    }
+
+    /// A peer whose pods have the same addresses as ours.
+    pub(super) fn milan() -> (ClusterId, Networks) {
+        let pods = "10.244.0.0/16";
+        ("milan".parse().unwrap(), networks([pods, "10.61.0.0/16"], [pods, "10.60.0.0/16"]))
+    }
+}

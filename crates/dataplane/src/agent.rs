@@ -1,4 +1,6 @@
-//! The overlay, routes and rules of one node.
+//! The agent: brings its node's network to what the cluster's nodes and peers ask for.
+
+pub mod machine;
 
 use tokio::sync::watch;
 use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};

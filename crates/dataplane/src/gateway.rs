@@ -1,4 +1,7 @@
-//! Tunnels and address translation.
+//! The gateway: tunnels to other clusters, and translation of addresses between them.
+
+pub mod machine;
+pub mod probe;
 
 use tokio::sync::watch;
 use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};

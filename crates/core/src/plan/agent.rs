@@ -1,0 +1,230 @@
+//! What a node needs so that its pods reach other clusters, and are reached from there: the overlay
+//! to the other nodes, the ways to the gateway, and addresses that nobody changes on the way.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+};
+
+use ipnet::{IpNet, Ipv4Net};
+use tombolo_api::ClusterId;
+
+use super::{
+    Address, FROM_TUNNEL, Fdb, HOST, Link, LinkKind, MAIN_TABLE, NFT_TABLE, Namespace, Neighbour,
+    OVERLAY, Owned, PREFIX, Route, Rule, TO_PEERS, VNI, VXLAN_OVERHEAD, VXLAN_PORT,
+    nft::{self, Action, Chain, Kind, Match, Place, SRCNAT, rule},
+    overlay, tunnel_mtu, v4,
+};
+use crate::translate::Networks;
+
+/// What the plan of a node depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    /// Address of the node.
+    pub node: Ipv4Addr,
+    /// MTU of the node's own network.
+    pub mtu: u32,
+    /// All nodes of the cluster that are no virtual ones.
+    pub nodes: Vec<Node>,
+    /// Address of the node with the active gateway.
+    pub gateway: Option<Ipv4Addr>,
+    /// Networks of the peers.
+    pub peers: BTreeMap<ClusterId, Networks>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Networks of its pods.
+    pub pods: Vec<Ipv4Net>,
+}
+
+/// The plan for a node.
+pub fn plan(inputs: &Inputs) -> Namespace {
+    Namespace {
+        owned: owned(),
+        links: vec![link(inputs)],
+        addresses: [address(inputs)].into(),
+        routes: to_peers(inputs).chain(from_tunnel(inputs)).collect(),
+        rules: rules(inputs),
+        neighbours: others(inputs).map(|node| neighbour(node.address)).collect(),
+        fdb: others(inputs).map(|node| fdb(node.address)).collect(),
+        sysctls: [(format!("net/ipv4/conf/{OVERLAY}/rp_filter"), "2".into())].into(),
+        table: Some(table(inputs)),
+    }
+}
+
+/// What belongs to the agent on a node.
+pub fn owned() -> Owned {
+    Owned {
+        links: [OVERLAY.into()].into(),
+        tables: [TO_PEERS, FROM_TUNNEL].into(),
+        table: Some(NFT_TABLE.into()),
+    }
+}
+
+fn is_gateway(inputs: &Inputs) -> bool {
+    inputs.gateway == Some(inputs.node)
+}
+
+fn others(inputs: &Inputs) -> impl Iterator<Item = &Node> {
+    inputs.nodes.iter().filter(|node| node.address != inputs.node)
+}
+
+fn names(networks: &Networks) -> impl Iterator<Item = Ipv4Net> + use<> {
+    [networks.our_name_for_pods, networks.our_name_for_external].into_iter().filter_map(v4)
+}
+
+fn link(inputs: &Inputs) -> Link {
+    Link {
+        name: OVERLAY.into(),
+        mtu: inputs.mtu.saturating_sub(VXLAN_OVERHEAD),
+        kind: LinkKind::Vxlan {
+            vni: VNI,
+            port: VXLAN_PORT,
+            local: inputs.node,
+            mac: overlay::mac(inputs.node),
+        },
+    }
+}
+
+fn address(inputs: &Inputs) -> Address {
+    let address = Ipv4Net::new_assert(overlay::address(inputs.node), overlay::NETWORK.prefix_len());
+    Address { link: OVERLAY.into(), address: address.into() }
+}
+
+/// The ways to the peers, and to the gateway itself, which reports packets that are too large.
+fn to_peers(inputs: &Inputs) -> impl Iterator<Item = Route> {
+    let mtu = Some(tunnel_mtu(inputs.mtu));
+    let hop = match inputs.gateway {
+        Some(gateway) if gateway == inputs.node => Some((overlay::GATEWAY_ADDRESS, HOST)),
+        Some(gateway) => Some((overlay::address(gateway), OVERLAY)),
+        None => None,
+    };
+    let networks: BTreeSet<_> = inputs.peers.values().flat_map(names).collect();
+    let peers = networks.into_iter().map(move |net| (TO_PEERS, net, mtu));
+    let gateway = (!is_gateway(inputs)).then_some((MAIN_TABLE, overlay::GATEWAY_LINK, None));
+    peers.chain(gateway).filter_map(move |(table, to, mtu)| {
+        let (via, link) = hop?;
+        Some(Route {
+            table,
+            to: to.into(),
+            via: Some(via.into()),
+            link: link.into(),
+            // What a process of the node sends has the address by which others know the node.
+            source: mtu.map(|_| inputs.node.into()),
+            mtu,
+        })
+    })
+}
+
+/// On the gateway's node: what comes from a tunnel goes to other nodes over the overlay, not by the
+/// routes of the pods' network, where it would be taken for forged.
+fn from_tunnel(inputs: &Inputs) -> impl Iterator<Item = Route> {
+    let route = |to: Ipv4Net, via: Option<Ipv4Addr>| Route {
+        table: FROM_TUNNEL,
+        to: IpNet::V4(to),
+        via: via.map(IpAddr::V4),
+        link: OVERLAY.into(),
+        source: None,
+        mtu: None,
+    };
+    let nodes = others(inputs).flat_map(move |node| {
+        let own = Ipv4Net::from(node.address);
+        let via = Some(overlay::address(node.address));
+        node.pods.iter().copied().chain([own]).map(move |to| route(to, via))
+    });
+    is_gateway(inputs).then(|| nodes.chain([route(overlay::NETWORK, None)])).into_iter().flatten()
+}
+
+fn rules(inputs: &Inputs) -> BTreeSet<Rule> {
+    let to_peers = inputs.peers.values().flat_map(names).map(|net| Rule {
+        priority: TO_PEERS,
+        table: TO_PEERS,
+        to: Some(net.into()),
+        input: None,
+    });
+    let from_tunnel = is_gateway(inputs).then(|| Rule {
+        priority: FROM_TUNNEL,
+        table: FROM_TUNNEL,
+        to: None,
+        input: Some(HOST.into()),
+    });
+    to_peers.chain(from_tunnel).collect()
+}
+
+fn neighbour(node: Ipv4Addr) -> Neighbour {
+    Neighbour {
+        link: OVERLAY.into(),
+        address: overlay::address(node).into(),
+        mac: overlay::mac(node),
+    }
+}
+
+fn fdb(node: Ipv4Addr) -> Fdb {
+    Fdb { link: OVERLAY.into(), mac: overlay::mac(node), node: node.into() }
+}
+
+/// Addresses of pods stay as they are, whatever the pods' network or kube-proxy would do later;
+/// what is no pod gets the node's address in the overlay, to which answers find back.
+fn table(inputs: &Inputs) -> nft::Table {
+    let ours = format!("{PREFIX}*");
+    let input = || Match::Input(ours.clone());
+    let output = || Match::Output(ours.clone());
+    let mut chain = Chain::base("postrouting", Kind::Nat, Place::Postrouting, SRCNAT - 10);
+    chain.rules.push(rule([input(), output()], Action::KeepSource));
+    for pods in inputs.nodes.iter().filter(|it| it.address == inputs.node).flat_map(|it| &it.pods) {
+        chain.rules.push(rule([output(), Match::Source(*pods)], Action::KeepSource));
+    }
+    chain.rules.push(rule([output()], Action::SourceTo(overlay::address(inputs.node))));
+    for networks in inputs.peers.values() {
+        for name in names(networks) {
+            let source = Match::Source(name);
+            let pods = v4(networks.local_pod).map(Match::Destination);
+            let to_pods = [input(), source.clone()].into_iter().chain(pods);
+            chain.rules.push(rule(to_pods, Action::KeepSource));
+            chain.rules.push(rule([input(), source], Action::Masquerade));
+        }
+    }
+    nft::Table { name: NFT_TABLE.into(), maps: BTreeMap::new(), chains: vec![chain] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::milan;
+
+    fn inputs(node: u8) -> Inputs {
+        let address = |host| Ipv4Addr::new(172, 30, 0, host);
+        Inputs {
+            node: address(node),
+            mtu: 1500,
+            nodes: (11..=13)
+                .map(|host| Node {
+                    address: address(host),
+                    pods: vec![Ipv4Net::new_assert(Ipv4Addr::new(10, 244, host - 11, 0), 24)],
+                })
+                .collect(),
+            gateway: Some(address(11)),
+            peers: [milan()].into(),
+        }
+    }
+
+    #[test]
+    fn on_the_gateways_node() {
+        insta::assert_snapshot!(plan(&inputs(11)));
+    }
+
+    #[test]
+    fn on_another_node() {
+        insta::assert_snapshot!(plan(&inputs(12)));
+    }
+
+    #[test]
+    fn without_gateway_and_peers() {
+        let inputs = Inputs { gateway: None, peers: BTreeMap::new(), ..inputs(12) };
+        insta::assert_snapshot!(plan(&inputs));
+    }
+}

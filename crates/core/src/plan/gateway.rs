@@ -1,0 +1,323 @@
+//! What a gateway needs: the way from its node into its network namespace and on into the tunnels,
+//! and the translation of addresses between this cluster and each peer. Each cluster rewrites only
+//! its own addresses; the rules of a peer are told by what this cluster calls it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
+
+use ipnet::{IpNet, Ipv4Net};
+use tombolo_api::ClusterId;
+
+use super::{
+    Address, GATEWAY, HOST, Link, LinkKind, MAIN_TABLE, NFT_TABLE, Namespace, Owned, PROBE_PORT,
+    Route, TUNNEL,
+    nft::{Action, Chain, DSTNAT, Kind, Match, Place, Rule, SRCNAT, Table, rule},
+    overlay, tunnel_mtu, v4,
+};
+use crate::translate::Networks;
+
+/// What the plan of a gateway depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    /// MTU of the network of the gateway's node.
+    pub mtu: u32,
+    /// The peers.
+    pub peers: BTreeMap<ClusterId, Peer>,
+}
+
+/// A peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The networks on both sides.
+    pub networks: Networks,
+    /// Where its gateway listens.
+    pub endpoint: SocketAddr,
+    /// Its gateway's key.
+    pub public_key: PublicKey,
+    /// Endpoints of this cluster, by the addresses that stand for them in the peer.
+    pub mappings: BTreeMap<IpAddr, IpAddr>,
+}
+
+/// A WireGuard public key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PublicKey(pub [u8; 32]);
+
+/// The plan of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// In the node's network namespace.
+    pub host: Namespace,
+    /// In the gateway's own.
+    pub gateway: Namespace,
+    /// The tunnels, by the other side's key.
+    pub tunnels: BTreeMap<PublicKey, Tunnel>,
+}
+
+/// A tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Where the other side listens.
+    pub endpoint: SocketAddr,
+    /// Addresses that are on the other side.
+    pub allowed: BTreeSet<IpNet>,
+}
+
+/// The plan of a gateway.
+pub fn plan(inputs: &Inputs) -> Plan {
+    Plan { host: host(inputs), gateway: gateway(inputs), tunnels: tunnels(inputs) }
+}
+
+/// The peers of a plan that have the networks and addresses that the data plane can serve.
+fn peers(inputs: &Inputs) -> impl Iterator<Item = V4Peer<'_>> {
+    inputs.peers.iter().filter_map(|(id, peer)| V4Peer::new(id, peer))
+}
+
+struct V4Peer<'a> {
+    id: &'a ClusterId,
+    local_pod: Ipv4Net,
+    their_name_for_pods: Ipv4Net,
+    their_name_for_external: Ipv4Net,
+    their_name_for_self: Ipv4Addr,
+    names: [Ipv4Net; 2],
+    mappings: BTreeMap<Ipv4Addr, Ipv4Addr>,
+}
+
+impl<'a> V4Peer<'a> {
+    fn new(id: &'a ClusterId, peer: &Peer) -> Option<Self> {
+        let networks = &peer.networks;
+        let IpAddr::V4(their_name_for_self) = networks.their_name_for_self().0 else {
+            return None;
+        };
+        let mappings = peer.mappings.iter().filter_map(|(&from, &to)| match (from, to) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => Some((from, to)),
+            _ => None,
+        });
+        Some(Self {
+            id,
+            local_pod: v4(networks.local_pod)?,
+            their_name_for_pods: v4(networks.their_name_for_pods)?,
+            their_name_for_external: v4(networks.their_name_for_external)?,
+            their_name_for_self,
+            names: [v4(networks.our_name_for_pods)?, v4(networks.our_name_for_external)?],
+            mappings: mappings.collect(),
+        })
+    }
+}
+
+fn host(inputs: &Inputs) -> Namespace {
+    Namespace {
+        owned: Owned { links: [HOST.into()].into(), ..Owned::default() },
+        links: vec![given(HOST, inputs.mtu)],
+        addresses: [on_gateway_link(HOST, overlay::HOST_ADDRESS)].into(),
+        sysctls: [(format!("net/ipv4/conf/{HOST}/rp_filter"), "2".into())].into(),
+        ..Namespace::default()
+    }
+}
+
+fn gateway(inputs: &Inputs) -> Namespace {
+    let mtu = tunnel_mtu(inputs.mtu);
+    Namespace {
+        owned: Owned {
+            links: [GATEWAY.into(), TUNNEL.into()].into(),
+            tables: BTreeSet::new(),
+            table: Some(NFT_TABLE.into()),
+        },
+        links: vec![given("lo", 65536), given(GATEWAY, inputs.mtu), given(TUNNEL, mtu)],
+        addresses: [on_gateway_link(GATEWAY, overlay::GATEWAY_ADDRESS)].into(),
+        routes: routes(inputs),
+        sysctls: sysctls(),
+        table: Some(table(inputs, mtu)),
+        ..Namespace::default()
+    }
+}
+
+fn given(name: &str, mtu: u32) -> Link {
+    Link { name: name.into(), mtu, kind: LinkKind::Given }
+}
+
+fn on_gateway_link(link: &str, address: Ipv4Addr) -> Address {
+    let address = Ipv4Net::new_assert(address, overlay::GATEWAY_LINK.prefix_len());
+    Address { link: link.into(), address: address.into() }
+}
+
+fn routes(inputs: &Inputs) -> BTreeSet<Route> {
+    let back = Route {
+        table: MAIN_TABLE,
+        to: IpNet::V4(Ipv4Net::default()),
+        via: Some(overlay::HOST_ADDRESS.into()),
+        link: GATEWAY.into(),
+        source: None,
+        mtu: None,
+    };
+    let to_peers = peers(inputs).flat_map(|peer| peer.names).map(|name| Route {
+        table: MAIN_TABLE,
+        to: name.into(),
+        via: None,
+        link: TUNNEL.into(),
+        source: Some(overlay::GATEWAY_ADDRESS.into()),
+        mtu: None,
+    });
+    to_peers.chain([back]).collect()
+}
+
+fn sysctls() -> BTreeMap<String, String> {
+    let conf = ["all", "default", GATEWAY, TUNNEL].into_iter().flat_map(|link| {
+        ["rp_filter", "send_redirects"]
+            .map(|key| (format!("net/ipv4/conf/{link}/{key}"), "0".into()))
+    });
+    conf.chain([("net/ipv4/ip_forward".into(), "1".into())]).collect()
+}
+
+fn tunnels(inputs: &Inputs) -> BTreeMap<PublicKey, Tunnel> {
+    let tunnel = |peer: &Peer| {
+        let Networks { our_name_for_pods, our_name_for_external, .. } = peer.networks;
+        let allowed = [our_name_for_pods.net(), our_name_for_external.net()].into();
+        (peer.public_key, Tunnel { endpoint: peer.endpoint, allowed })
+    };
+    inputs.peers.values().map(tunnel).collect()
+}
+
+fn table(inputs: &Inputs, mtu: u32) -> Table {
+    let mut chains = Vec::new();
+    let mut prerouting = Chain::base("prerouting", Kind::Nat, Place::Prerouting, DSTNAT);
+    let mut forward = Chain::base("forward", Kind::Filter, Place::Forward, 0);
+    let mut postrouting = Chain::base("postrouting", Kind::Nat, Place::Postrouting, SRCNAT);
+    // The gateway's own ICMP errors belong to no connection that could be translated.
+    let mut errors = Chain::base("errors", Kind::Filter, Place::Postrouting, SRCNAT + 200);
+    forward.rules = before_peers(mtu);
+    for peer in peers(inputs) {
+        let (from, to) = (from_peer(&peer), to_peer(&peer));
+        for name in peer.names {
+            let inward = [Match::Input(TUNNEL.into()), Match::Source(name)];
+            let outward = [Match::Output(TUNNEL.into()), Match::Destination(name)];
+            let to_pods = [Match::Destination(peer.local_pod), Match::NotOutput(TUNNEL.into())];
+            prerouting.rules.push(rule(inward.clone(), Action::Goto(from.name.clone())));
+            forward.rules.push(rule(inward.into_iter().chain(to_pods), Action::Accept));
+            postrouting.rules.push(rule(outward.clone(), Action::Goto(to.name.clone())));
+            errors.rules.push(name_error(&peer, outward));
+        }
+        chains.extend([from, to]);
+    }
+    forward.rules.extend(after_peers());
+    chains.extend([prerouting, input(), forward, postrouting, errors]);
+    let maps = peers(inputs).filter(|it| !it.mappings.is_empty());
+    Table {
+        name: NFT_TABLE.into(),
+        maps: maps.map(|peer| (map_name(peer.id), peer.mappings)).collect(),
+        chains,
+    }
+}
+
+fn map_name(id: &ClusterId) -> String {
+    format!("mappings-{id}")
+}
+
+/// Destinations of what comes from a peer: by mapping first, then by prefix. The external network
+/// has no prefix: what has no mapping there is rejected further on.
+fn from_peer(peer: &V4Peer<'_>) -> Chain {
+    let mut chain = Chain::regular(format!("from-{}", peer.id));
+    if !peer.mappings.is_empty() {
+        chain.rules.push(rule([], Action::DestinationByMap(map_name(peer.id))));
+    }
+    let probe = [Match::Destination(peer.their_name_for_self.into()), Match::UdpTo(PROBE_PORT)];
+    chain.rules.push(rule(probe, Action::DestinationTo(overlay::GATEWAY_ADDRESS)));
+    if peer.their_name_for_pods != peer.local_pod {
+        let pods = [Match::Destination(peer.their_name_for_pods)];
+        chain.rules.push(rule(pods, Action::DestinationInto(peer.local_pod)));
+    }
+    chain
+}
+
+/// Sources of what goes to a peer: pods keep their host part, all else becomes this cluster itself.
+fn to_peer(peer: &V4Peer<'_>) -> Chain {
+    let pods = [Match::Source(peer.local_pod)];
+    let action = if peer.their_name_for_pods == peer.local_pod {
+        Action::KeepSource
+    } else {
+        Action::SourceInto(peer.their_name_for_pods)
+    };
+    let mut chain = Chain::regular(format!("to-{}", peer.id));
+    chain.rules = vec![rule(pods, action), rule([], Action::SourceTo(peer.their_name_for_self))];
+    chain
+}
+
+fn before_peers(mtu: u32) -> Vec<Rule> {
+    let segment = u16::try_from(mtu.saturating_sub(40)).unwrap_or(u16::MAX);
+    vec![
+        rule([Match::TcpSyn], Action::LimitSegments(segment)),
+        rule([Match::Established], Action::Accept),
+        rule([Match::NotInput(TUNNEL.into())], Action::Accept),
+    ]
+}
+
+fn after_peers() -> [Rule; 2] {
+    [rule([Match::DestinationTranslated], Action::Accept), rule([], Action::Reject)]
+}
+
+fn input() -> Chain {
+    let mut chain = Chain::base("input", Kind::Filter, Place::Input, 0);
+    chain.rules = vec![
+        rule([Match::Established], Action::Accept),
+        rule([Match::NotInput(TUNNEL.into())], Action::Accept),
+        rule([Match::DestinationTranslated, Match::UdpTo(PROBE_PORT)], Action::Accept),
+        rule([], Action::Reject),
+    ];
+    chain
+}
+
+fn name_error(peer: &V4Peer<'_>, outward: [Match; 2]) -> Rule {
+    let unnamed = [
+        Match::Icmp,
+        Match::NotSource(peer.their_name_for_pods),
+        Match::NotSource(peer.their_name_for_external),
+    ];
+    rule(outward.into_iter().chain(unnamed), Action::WriteSource(peer.their_name_for_self))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::{milan, networks};
+
+    fn peer(networks: Networks, host: u8) -> Peer {
+        Peer {
+            networks,
+            endpoint: SocketAddr::from(([172, 30, 1, host], 51840)),
+            public_key: PublicKey([host; 32]),
+            mappings: BTreeMap::new(),
+        }
+    }
+
+    fn snapshot(plan: &Plan) -> String {
+        let mut text = format!("HOST\n{}\nGATEWAY\n{}\nTUNNELS\n", plan.host, plan.gateway);
+        for Tunnel { endpoint, allowed } in plan.tunnels.values() {
+            text += &format!("{endpoint} {allowed:?}\n");
+        }
+        text
+    }
+
+    #[test]
+    fn no_peer() {
+        let inputs = Inputs { mtu: 1500, peers: BTreeMap::new() };
+        insta::assert_snapshot!(snapshot(&plan(&inputs)));
+    }
+
+    #[test]
+    fn a_peer_with_the_same_networks_and_a_mapping() {
+        let (id, networks) = milan();
+        let mut milan = peer(networks, 11);
+        milan.mappings = [("10.71.0.9".parse().unwrap(), "203.0.113.7".parse().unwrap())].into();
+        let inputs = Inputs { mtu: 1500, peers: [(id, milan)].into() };
+        insta::assert_snapshot!(snapshot(&plan(&inputs)));
+    }
+
+    #[test]
+    fn a_peer_with_networks_of_its_own() {
+        let networks = networks(["10.1.0.0/16", "10.1.0.0/16"], ["10.2.0.0/16", "10.2.0.0/16"]);
+        let inputs =
+            Inputs { mtu: 9000, peers: [("turin".parse().unwrap(), peer(networks, 12))].into() };
+        insta::assert_snapshot!(snapshot(&plan(&inputs)));
+    }
+}

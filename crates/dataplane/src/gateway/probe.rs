@@ -1,0 +1,108 @@
+//! Probes: small UDP packets through each tunnel, which the gateway on the other side sends back.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use tokio::{net::UdpSocket, sync::watch, task::JoinSet, time};
+use tombolo_api::{ClusterId, net::ConnectionStatus};
+use tombolo_core::plan::{PROBE_PORT, probe};
+
+use crate::driver::{Error, Result, netns::Netns};
+
+/// Sends probes to peers and answers theirs, until dropped.
+#[derive(Debug)]
+pub struct Prober {
+    targets: watch::Sender<BTreeMap<ClusterId, IpAddr>>,
+    connections: watch::Receiver<BTreeMap<ClusterId, ConnectionStatus>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Prober {
+    /// Starts in a network namespace.
+    pub fn start(netns: &Netns) -> Result<Self> {
+        let server = bind(netns, PROBE_PORT)?;
+        let client = bind(netns, 0)?;
+        let (targets, aimed) = watch::channel(BTreeMap::new());
+        let (found, connections) = watch::channel(BTreeMap::new());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(answer(server));
+        tasks.spawn(ask(Arc::new(client), aimed, found));
+        Ok(Self { targets, connections, _tasks: tasks })
+    }
+
+    /// Says where to send probes to, for each peer.
+    pub fn aim(&self, targets: BTreeMap<ClusterId, IpAddr>) {
+        self.targets.send_if_modified(|old| {
+            let changed = *old != targets;
+            *old = targets;
+            changed
+        });
+    }
+
+    /// The state of each tunnel.
+    pub fn connections(&self) -> watch::Receiver<BTreeMap<ClusterId, ConnectionStatus>> {
+        self.connections.clone()
+    }
+}
+
+fn bind(netns: &Netns, port: u16) -> Result<UdpSocket> {
+    let bound = netns.run(|| -> io::Result<UdpSocket> {
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        socket.set_nonblocking(true)?;
+        UdpSocket::from_std(socket)
+    })?;
+    bound.map_err(Error::Socket)
+}
+
+async fn answer(socket: UdpSocket) {
+    let mut buffer = [0; 64];
+    loop {
+        let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
+        let _ = socket.send_to(&buffer[..length], from).await;
+    }
+}
+
+async fn ask(
+    socket: Arc<UdpSocket>,
+    mut targets: watch::Receiver<BTreeMap<ClusterId, IpAddr>>,
+    found: watch::Sender<BTreeMap<ClusterId, ConnectionStatus>>,
+) {
+    let mut answered = BTreeMap::<IpAddr, Timestamp>::new();
+    let mut clock = time::interval(probe::INTERVAL);
+    clock.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+    let mut buffer = [0; 64];
+    loop {
+        tokio::select! {
+            _ = clock.tick() => send(&socket, &targets).await,
+            changed = targets.changed() => match changed {
+                Ok(()) => send(&socket, &targets).await,
+                Err(_) => return,
+            },
+            received = socket.recv_from(&mut buffer) => if let Ok((_, from)) = received {
+                answered.insert(from.ip(), Timestamp::now());
+            },
+        }
+        let now = Timestamp::now();
+        let status = |target| probe::status(answered.get(target).copied(), now);
+        let connections: BTreeMap<_, _> =
+            targets.borrow().iter().map(|(id, target)| (id.clone(), status(target))).collect();
+        found.send_if_modified(|old| {
+            let changed = *old != connections;
+            *old = connections;
+            changed
+        });
+    }
+}
+
+async fn send(socket: &UdpSocket, targets: &watch::Receiver<BTreeMap<ClusterId, IpAddr>>) {
+    let targets: Vec<_> = targets.borrow().values().copied().collect();
+    for target in targets {
+        // Lost where there is no way yet; the next one may find it.
+        let _ = socket.send_to(b"tombolo", SocketAddr::new(target, PROBE_PORT)).await;
+    }
+}

@@ -1,0 +1,176 @@
+//! Two clusters of two nodes each, without Kubernetes: what goes through the tunnel between them,
+//! and what the other side sees of it. Needs root.
+
+mod common;
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use common::{Names, OVERLAPPING, picture, traffic, two_clusters};
+use tokio::time::timeout;
+use tombolo_api::net::ConnectionStatus::{Connected, Connecting};
+
+const SOON: Duration = Duration::from_secs(10);
+const PORT: u16 = 8080;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_with_the_same_addresses_talk() {
+    let (_world, a, b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    for (from, to) in [(1, 1), (0, 1), (1, 0), (0, 0)] {
+        let (from, to) = (&a.nodes[from], &b.nodes[to]);
+        traffic::serve(&to.pod, PORT + u16::from(from.address.octets()[3]));
+        let port = PORT + u16::from(from.address.octets()[3]);
+        let there = Ipv4Addr::new(10, 62, to.pod_address.octets()[2], 5);
+        let me = Ipv4Addr::new(10, 61, from.pod_address.octets()[2], 5);
+        assert_eq!(traffic::tcp(&from.pod, there, port, 1).unwrap(), me, "{}", from.name);
+        assert_eq!(traffic::udp(&from.pod, there, port).unwrap(), me, "{}", from.name);
+        traffic::ping(&from.pod, there, 100).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_known_as_its_cluster() {
+    let (_world, a, b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    let itself = Ipv4Addr::new(10, 71, 0, 1);
+    for node in &a.nodes {
+        let there = Ipv4Addr::new(10, 62, 2, 5);
+        assert_eq!(traffic::tcp(&node.host, there, PORT, 1).unwrap(), itself, "{}", node.name);
+        assert_eq!(traffic::udp(&node.host, there, PORT).unwrap(), itself, "{}", node.name);
+        traffic::ping(&node.host, there, 100).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_clusters_with_networks_of_their_own_keep_their_addresses() {
+    let names = Names {
+        a_pods: "10.244.0.0/16",
+        b_pods: "10.245.0.0/16",
+        a_at_b: ["10.244.0.0/16", "10.71.0.0/16"],
+        b_at_a: ["10.245.0.0/16", "10.72.0.0/16"],
+    };
+    let (_world, a, b) = two_clusters(&names).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    let (from, to) = (&a.nodes[1], &b.nodes[1]);
+    assert_eq!(traffic::tcp(&from.pod, to.pod_address, PORT, 1).unwrap(), from.pod_address);
+    assert_eq!(traffic::udp(&from.pod, to.pod_address, PORT).unwrap(), from.pod_address);
+    traffic::ping(&from.pod, to.pod_address, 100).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_may_call_the_other_the_same() {
+    let same = ["10.61.0.0/16", "10.71.0.0/16"];
+    let names = Names { a_at_b: same, b_at_a: same, ..OVERLAPPING };
+    let (_world, a, b) = two_clusters(&names).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    let name = Ipv4Addr::new(10, 61, 2, 5);
+    assert_eq!(traffic::tcp(&a.nodes[1].pod, name, PORT, 1).unwrap(), name);
+    assert_eq!(traffic::udp(&a.nodes[1].pod, name, PORT).unwrap(), name);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_packets_pass_or_are_reported() {
+    let (_world, a, b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    let there = Ipv4Addr::new(10, 62, 2, 5);
+    for node in &a.nodes {
+        traffic::tcp(&node.pod, there, PORT, 1 << 20).unwrap();
+        traffic::ping(&node.pod, there, 1420).unwrap();
+        let told = traffic::ping(&node.pod, there, 1421).unwrap_err();
+        assert!(told.contains("mtu=1420") || told.contains("mtu = 1420"), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_external_address_leads_to_what_it_is_mapped_to() {
+    let (_world, a, mut b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    let mapped = Ipv4Addr::new(10, 72, 0, 9);
+    let pod = &a.nodes[1].pod;
+    let refused = traffic::tcp(pod, mapped, PORT, 1).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EHOSTUNREACH), "{refused}");
+
+    let node = &b.nodes[1];
+    traffic::serve(&node.host, PORT);
+    let mappings = [(mapped.into(), node.address.into())].into();
+    b.peers.values_mut().next().unwrap().mappings = mappings;
+    b.apply().await;
+    let me = Ipv4Addr::new(10, 61, 2, 5);
+    assert_eq!(traffic::tcp(pod, mapped, PORT, 1).unwrap(), me);
+    assert_eq!(traffic::udp(pod, mapped, PORT).unwrap(), me);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_probe_notices_when_a_tunnel_is_cut_and_mended() {
+    let (world, a, b) = two_clusters(&OVERLAPPING).await;
+    for cluster in [&a, &b] {
+        timeout(SOON, cluster.wait_for(Connected)).await.expect("the tunnel works");
+    }
+    world.cut(true);
+    for cluster in [&a, &b] {
+        let noticed = timeout(Duration::from_secs(3), cluster.wait_for(Connecting));
+        noticed.await.expect("the cut is noticed");
+    }
+    world.cut(false);
+    for cluster in [&a, &b] {
+        timeout(SOON, cluster.wait_for(Connected)).await.expect("the tunnel works again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_killed_is_back_soon() {
+    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    drop(a.gateway.take());
+    timeout(SOON, b.wait_for(Connecting)).await.expect("the loss is noticed");
+    a.start().await;
+    a.apply().await;
+    for cluster in [&a, &b] {
+        timeout(SOON, cluster.wait_for(Connected)).await.expect("the tunnel works again");
+    }
+    traffic::tcp(&a.nodes[1].pod, Ipv4Addr::new(10, 62, 2, 5), PORT, 1).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_right_is_left_alone_and_what_is_taken_away_comes_back() {
+    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
+    assert_eq!(a.apply().await, 0);
+    for (node, command) in [
+        (0, "ip link delete liqo.vxlan"),
+        (1, "ip link delete liqo.vxlan"),
+        (1, "ip rule delete to 10.62.0.0/16"),
+        (1, "ip route flush table 18952"),
+        (1, "ip neighbour flush dev liqo.vxlan nud permanent"),
+        (1, "nft delete table ip liqo"),
+        (1, "nft flush chain ip liqo postrouting"),
+        (0, "ip link delete liqo.host"),
+        (0, "ip address flush dev liqo.host"),
+    ] {
+        common::run_in(&a.nodes[node].host, command);
+        assert_ne!(a.apply().await, 0, "{command}");
+        assert_eq!(a.apply().await, 0, "{command}");
+    }
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_stays_behind() {
+    let mut world = common::World::new();
+    let mut a = world.cluster('a', 1, OVERLAPPING.a_pods.parse().unwrap());
+    let mut b = world.cluster('b', 2, OVERLAPPING.b_pods.parse().unwrap());
+    let before: Vec<_> = a.nodes.iter().map(|node| picture(&node.name)).collect();
+    common::peer(&mut a, &mut b, &OVERLAPPING);
+    a.start().await;
+    a.apply().await;
+    let during: Vec<_> = a.nodes.iter().map(|node| picture(&node.name)).collect();
+    assert_ne!(before, during);
+    a.remove().await;
+    let after: Vec<_> = a.nodes.iter().map(|node| picture(&node.name)).collect();
+    assert_eq!(before, after);
+    assert!(!a.path.exists());
+}

@@ -1,0 +1,121 @@
+//! What is in the namespaces of this cluster: one watch for each kind and namespace, however many
+//! peers it is reflected to.
+
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    core::NamespaceResourceScope,
+    runtime::{
+        reflector::Store,
+        watcher::{self, Event},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::broadcast;
+use tombolo_runtime::observe::{self, Watch};
+
+/// An object that can be watched in a namespace.
+pub trait Watched:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Watched for K where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// What has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// The object of this name.
+    One(String),
+    /// Whatever there is.
+    All,
+}
+
+impl Touched {
+    /// By this event.
+    pub fn by<K: Resource>(event: &Event<K>) -> Option<Self> {
+        match event {
+            Event::Apply(object) | Event::Delete(object) => Some(Self::One(object.name_any())),
+            Event::InitDone => Some(Self::All),
+            Event::Init | Event::InitApply(_) => None,
+        }
+    }
+}
+
+/// One kind in one namespace of this cluster.
+#[derive(Debug)]
+pub struct HomeWatch<K: Watched> {
+    /// What there is.
+    pub index: Store<K>,
+    /// What has changed.
+    pub touched: broadcast::Sender<Touched>,
+    _watch: Watch,
+}
+
+/// The watches that somebody uses.
+pub struct Homes {
+    client: Client,
+    watches: Mutex<BTreeMap<(String, String), Weak<dyn Any + Send + Sync>>>,
+}
+
+impl Debug for Homes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Homes").finish_non_exhaustive()
+    }
+}
+
+/// Changes that a slow flow may fall behind; then it looks at everything.
+const BUFFERED: usize = 1024;
+
+impl Homes {
+    /// In this cluster, none yet.
+    pub fn new(client: Client) -> Self {
+        Self { client, watches: Mutex::default() }
+    }
+
+    /// The watch of a kind in a namespace; it ends when nobody has it any more.
+    pub(super) fn of<K: Watched>(&self, namespace: &str) -> Arc<HomeWatch<K>> {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.retain(|_, watch| watch.strong_count() > 0);
+        let key = (K::kind(&()).into_owned(), namespace.to_owned());
+        let shared = watches.get(&key).and_then(Weak::upgrade);
+        if let Some(shared) = shared.and_then(|shared| shared.downcast().ok()) {
+            return shared;
+        }
+        let touched = broadcast::Sender::new(BUFFERED);
+        let tell = touched.clone();
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let (index, watch) =
+            observe::watch(api, watcher::Config::default(), move |event: &Event<K>, _| {
+                if let Some(touched) = Touched::by(event) {
+                    // Nobody may be listening just now.
+                    let _ = tell.send(touched);
+                }
+            });
+        let watch = Arc::new(HomeWatch { index, touched, _watch: watch });
+        let shared: Arc<dyn Any + Send + Sync> = watch.clone();
+        watches.insert(key, Arc::downgrade(&shared));
+        watch
+    }
+}

@@ -190,6 +190,21 @@ pub const GATEWAY_NODE_IP_ANNOTATION: &str = "net.liqo.io/node-ip";
 /// UDP port of the gateway.
 pub const GATEWAY_PORT: u16 = 51840;
 
+/// Annotation of a ShadowPod and of its pod: uid of the pod, in the home cluster, that it stands for.
+pub const HOME_UID_ANNOTATION: &str = "liqo.io/home-uid";
+
+/// Annotation of a ShadowPod that is to go: the seconds that its pod gets to end.
+pub const GRACE_PERIOD_ANNOTATION: &str = "liqo.io/grace-period-seconds";
+
+/// Annotation of a ShadowPod: why its pod can't be made.
+pub const POD_FAILURE_ANNOTATION: &str = "liqo.io/pod-failure";
+
+/// Annotation of a ShadowPod whose pod has ended for good: the phase that it ended in.
+pub const POD_FINISHED_ANNOTATION: &str = "liqo.io/pod-finished";
+
+/// Annotation of the pod of a ShadowPod: digest of what it was made of.
+pub const SHADOW_DIGEST_ANNOTATION: &str = "liqo.io/shadow-digest";
+
 /// Name of the virtual node for a cluster. `taken` says which names nodes have that stand for
 /// something else.
 pub fn virtual_node(name: &ClusterName, id: &ClusterId, taken: impl Fn(&str) -> bool) -> String {

@@ -1,1 +1,445 @@
-//! The virtual node.
+//! The virtual node: whether there is one for an offer, what it looks like, and whether it is ready.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{
+        DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec,
+        NodeStatus, NodeSystemInfo, Taint,
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+};
+use tombolo_api::{
+    ClusterId,
+    discovery::{ForeignCluster, condition},
+    names::{CLUSTER_ID_LABEL, KUBELET_FINALIZER, TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT},
+    sharing::{OfferPhase, ResourceOffer},
+    virtualkubelet::{MappingPhase, NamespaceMap},
+};
+
+/// What an offer asks of its virtual node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// There is none.
+    Absent,
+    /// It is to be there.
+    Serving,
+    /// It is to go, after its pods.
+    Draining,
+}
+
+/// Why a virtual node is not ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotReady {
+    /// In one word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+/// What a virtual node is made of.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The cluster behind it.
+    pub cluster: &'a ClusterId,
+    /// What that cluster offers.
+    pub offer: &'a ResourceOffer,
+    /// Where its kubelet API listens.
+    pub address: IpAddr,
+    /// And at which port.
+    pub port: u16,
+    /// Why it is not ready, if it is not.
+    pub not_ready: Option<&'a NotReady>,
+}
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const OS: &str = "kubernetes.io/os";
+const ARCH: &str = "kubernetes.io/arch";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const NO_LOAD_BALANCER: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// Of an offer that does not say how many pods it takes.
+const PODS: &str = "1000";
+
+/// The Kubernetes whose kubelet API this is.
+const KUBELET: &str = concat!("v1.34.0-tombolo-", env!("CARGO_PKG_VERSION"));
+
+/// What an offer asks of its virtual node. A node that may be there has left its finalizer.
+pub fn stage(offer: &ResourceOffer) -> Stage {
+    let accepted = offer.status.as_ref().is_some_and(|s| s.phase == OfferPhase::Accepted);
+    let going =
+        offer.metadata.deletion_timestamp.is_some() || offer.spec.withdrawal_timestamp.is_some();
+    if accepted && !going {
+        return Stage::Serving;
+    }
+    let finalizers = offer.metadata.finalizers.iter().flatten();
+    let made = finalizers.into_iter().any(|finalizer| finalizer == KUBELET_FINALIZER);
+    if made { Stage::Draining } else { Stage::Absent }
+}
+
+/// Whether pods there can be reached and looked after: by the tunnel and by the API server.
+pub fn health(cluster: Option<&ForeignCluster>) -> Result<(), NotReady> {
+    let Some(cluster) = cluster else {
+        let message = "no ForeignCluster stands for this node's cluster".to_owned();
+        return Err(NotReady { reason: "ForeignClusterMissing", message });
+    };
+    let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let checked = [
+        (condition::API_SERVER, "APIServerUnreachable", "the remote API server does not answer"),
+        (condition::TUNNEL_ENDPOINT, "TunnelDown", "the tunnel to the remote cluster is not up"),
+    ];
+    for (kind, reason, what) in checked {
+        let found = conditions.iter().find(|condition| condition.type_ == kind);
+        if found.is_some_and(|condition| condition.status == "True") {
+            continue;
+        }
+        let why = found.map(|condition| condition.message.as_str()).filter(|why| !why.is_empty());
+        let message = why.map_or_else(|| what.to_owned(), |why| format!("{what}: {why}"));
+        return Err(NotReady { reason, message });
+    }
+    Ok(())
+}
+
+/// The twin namespaces that are there, by the namespace at home; and those that are wanted.
+pub fn namespaces(map: Option<&NamespaceMap>) -> (BTreeMap<String, String>, BTreeSet<String>) {
+    let Some(map) = map.filter(|map| map.metadata.deletion_timestamp.is_none()) else {
+        return (BTreeMap::new(), BTreeSet::new());
+    };
+    let current = map.status.iter().flat_map(|status| &status.current_mapping);
+    let there = current
+        .filter(|(_, twin)| twin.phase == MappingPhase::Accepted)
+        .map(|(home, twin)| (home.clone(), twin.remote_namespace.clone()));
+    (there.collect(), map.spec.desired_mapping.keys().cloned().collect())
+}
+
+/// Whether a node of this name stands for something else than this cluster.
+pub fn is_taken(node: &Node, cluster: &ClusterId) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    let label = |name: &str| labels.and_then(|labels| labels.get(name)).map(String::as_str);
+    label(TYPE_LABEL) != Some(VIRTUAL_NODE) || label(CLUSTER_ID_LABEL) != Some(cluster.as_str())
+}
+
+/// The node object, with the taints that others have put on it. None when it is so already.
+pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
+    let ours = Taint {
+        key: VIRTUAL_NODE_TAINT.into(),
+        value: Some("true".into()),
+        effect: "NoExecute".into(),
+        time_added: None,
+    };
+    let mut taints = has.and_then(|node| node.spec.as_ref()?.taints.clone()).unwrap_or_default();
+    let tainted = taints.iter().any(|t| t.key == ours.key && t.effect == ours.effect);
+    if !tainted {
+        taints.push(ours);
+    }
+    let labels = labels(facts);
+    if let Some(has) = has {
+        let present = has.metadata.labels.clone().unwrap_or_default();
+        if tainted && labels.iter().all(|(name, value)| present.get(name) == Some(value)) {
+            return None;
+        }
+    }
+    let mut node = Node::default();
+    node.metadata.name = Some(facts.name.to_owned());
+    node.metadata.labels = Some(labels);
+    node.spec = Some(NodeSpec {
+        taints: Some(taints),
+        provider_id: Some(format!("liqo://{}", facts.cluster)),
+        ..NodeSpec::default()
+    });
+    Some(node)
+}
+
+/// The node's status. None when it is so already, but for the time of it.
+pub fn wanted_status(
+    facts: &Facts<'_>,
+    has: Option<&NodeStatus>,
+    now: Timestamp,
+) -> Option<NodeStatus> {
+    let capacity = capacity(facts.offer);
+    let status = NodeStatus {
+        capacity: Some(capacity.clone()),
+        allocatable: Some(capacity),
+        addresses: Some(vec![
+            address("InternalIP", &facts.address.to_string()),
+            address("Hostname", facts.name),
+        ]),
+        daemon_endpoints: Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint { port: facts.port.into() }),
+        }),
+        node_info: Some(NodeSystemInfo {
+            architecture: labels(facts).remove(ARCH).unwrap_or_default(),
+            operating_system: "linux".into(),
+            kubelet_version: KUBELET.into(),
+            machine_id: facts.cluster.to_string(),
+            system_uuid: facts.cluster.to_string(),
+            boot_id: facts.cluster.to_string(),
+            os_image: "Tombolo virtual node".into(),
+            container_runtime_version: "liqo://1".into(),
+            ..NodeSystemInfo::default()
+        }),
+        conditions: Some(conditions(facts.not_ready, has, now)),
+        ..NodeStatus::default()
+    };
+    (!has.is_some_and(|has| is_same(has, &status))).then_some(status)
+}
+
+fn labels(facts: &Facts<'_>) -> BTreeMap<String, String> {
+    let mut labels: BTreeMap<String, String> = BTreeMap::from([(ARCH.into(), "amd64".into())]);
+    labels.extend(facts.offer.spec.labels.clone());
+    // A node says of itself who it is, whatever was offered.
+    for (label, value) in [
+        (HOSTNAME, facts.name),
+        (OS, "linux"),
+        (ZONE, facts.name),
+        (NO_LOAD_BALANCER, "true"),
+        (TYPE_LABEL, VIRTUAL_NODE),
+        (CLUSTER_ID_LABEL, facts.cluster.as_str()),
+    ] {
+        labels.insert(label.into(), value.into());
+    }
+    labels
+}
+
+fn capacity(offer: &ResourceOffer) -> BTreeMap<String, Quantity> {
+    let mut capacity = offer.spec.resource_quota.hard.clone();
+    capacity.entry("pods".into()).or_insert_with(|| Quantity(PODS.into()));
+    capacity
+}
+
+fn address(kind: &str, address: &str) -> NodeAddress {
+    NodeAddress { type_: kind.into(), address: address.into() }
+}
+
+fn conditions(
+    not_ready: Option<&NotReady>,
+    has: Option<&NodeStatus>,
+    now: Timestamp,
+) -> Vec<NodeCondition> {
+    let ready = match not_ready {
+        None => ("True", "RemoteClusterReachable", "the remote cluster can be reached"),
+        Some(why) => ("False", why.reason, why.message.as_str()),
+    };
+    let fine = |kind| (kind, "False", "RemoteClusterLooksAfterIt", "");
+    let all = [
+        ("Ready", ready.0, ready.1, ready.2),
+        fine("MemoryPressure"),
+        fine("DiskPressure"),
+        fine("PIDPressure"),
+        fine("NetworkUnavailable"),
+    ];
+    let before = has.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    all.into_iter()
+        .map(|(kind, status, reason, message)| {
+            let same = before.iter().find(|c| c.type_ == kind && c.status == status);
+            NodeCondition {
+                type_: kind.into(),
+                status: status.into(),
+                reason: Some(reason.into()),
+                message: Some(message.into()).filter(|text: &String| !text.is_empty()),
+                last_heartbeat_time: Some(Time(now)),
+                last_transition_time: same
+                    .and_then(|c| c.last_transition_time.clone())
+                    .or(Some(Time(now))),
+            }
+        })
+        .collect()
+}
+
+fn is_same(has: &NodeStatus, wanted: &NodeStatus) -> bool {
+    let quantities = |of: &Option<BTreeMap<String, Quantity>>| of.clone().unwrap_or_default();
+    let (capacity, wants) = (quantities(&has.capacity), quantities(&wanted.capacity));
+    let told = |of: &NodeStatus, kind: &str| {
+        let found = of.conditions.iter().flatten().find(|condition| condition.type_ == kind);
+        found.map(|c| {
+            let text = |of: &Option<String>| of.clone().unwrap_or_default();
+            (c.status.clone(), text(&c.reason), text(&c.message))
+        })
+    };
+    wants.iter().all(|(name, value)| capacity.get(name).is_some_and(|has| is_as_much(has, value)))
+        && capacity.keys().all(|name| wants.contains_key(name))
+        && has.allocatable == has.capacity
+        && has.addresses == wanted.addresses
+        && has.daemon_endpoints == wanted.daemon_endpoints
+        && has.node_info == wanted.node_info
+        && wanted.conditions.iter().flatten().all(|c| told(has, &c.type_) == told(wanted, &c.type_))
+}
+
+/// Whether two quantities are the same, however they are written: the API server has its own way.
+fn is_as_much(one: &Quantity, other: &Quantity) -> bool {
+    match (amount(&one.0), amount(&other.0)) {
+        (Some(one), Some(other)) => (one - other).abs() <= one.abs() * 1e-9,
+        _ => one == other,
+    }
+}
+
+fn amount(text: &str) -> Option<f64> {
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let number: f64 = number.parse().ok()?;
+    let exponent = |suffix: &str| suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok();
+    let factor = match suffix {
+        "" => 1.0,
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => 1024_f64,
+        "Mi" => 1024_f64.powi(2),
+        "Gi" => 1024_f64.powi(3),
+        "Ti" => 1024_f64.powi(4),
+        "Pi" => 1024_f64.powi(5),
+        "Ei" => 1024_f64.powi(6),
+        other => 10_f64.powi(exponent(other)?),
+    };
+    Some(number * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn offer(more: &Value) -> ResourceOffer {
+        let mut offer = json!({
+            "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "ResourceOffer",
+            "metadata": { "name": "milan" },
+            "spec": {
+                "clusterID": "milan-id",
+                "resourceQuota": { "hard": { "cpu": "2", "memory": "4Gi", "pods": "50" } },
+                "labels": { "tier": "gold", "kubernetes.io/hostname": "stolen" },
+            },
+            "status": { "phase": "Accepted" },
+        });
+        for (part, fields) in more.as_object().unwrap() {
+            for (name, value) in fields.as_object().unwrap() {
+                offer[part][name] = value.clone();
+            }
+        }
+        serde_json::from_value(offer).unwrap()
+    }
+
+    fn cluster(conditions: &[(&str, &str)]) -> ForeignCluster {
+        let conditions: Vec<Value> = conditions
+            .iter()
+            .map(|(kind, status)| {
+                json!({ "type": kind, "status": status, "reason": "R", "message": "no answer for 2 s",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z" })
+            })
+            .collect();
+        serde_json::from_value(json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ForeignCluster",
+            "metadata": { "name": "milan" },
+            "spec": { "authUrl": "https://milan" }, "status": { "conditions": conditions },
+        }))
+        .unwrap()
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-02T03:04:05Z".parse().unwrap()
+    }
+
+    #[test]
+    fn an_accepted_offer_is_served_until_it_goes() {
+        let finalizers = json!([KUBELET_FINALIZER]);
+        let later = "2026-01-01T00:00:00Z";
+        assert_eq!(stage(&offer(&json!({}))), Stage::Serving);
+        for going in [
+            json!({ "metadata": { "deletionTimestamp": later, "finalizers": finalizers } }),
+            json!({ "spec": { "withdrawalTimestamp": later }, "metadata": { "finalizers": finalizers } }),
+            json!({ "status": { "phase": "Refused" }, "metadata": { "finalizers": finalizers } }),
+        ] {
+            assert_eq!(stage(&offer(&going)), Stage::Draining);
+        }
+        assert_eq!(stage(&offer(&json!({ "status": { "phase": "Refused" } }))), Stage::Absent);
+        assert_eq!(stage(&offer(&json!({ "status": { "phase": "Pending" } }))), Stage::Absent);
+    }
+
+    #[test]
+    fn a_node_is_ready_when_tunnel_and_api_server_answer() {
+        let (api, tunnel) = (condition::API_SERVER, condition::TUNNEL_ENDPOINT);
+        let reason = |conditions: &[(&str, &str)]| {
+            health(Some(&cluster(conditions))).err().map(|not_ready| not_ready.reason)
+        };
+        assert_eq!(reason(&[(api, "True"), (tunnel, "True")]), None);
+        assert_eq!(reason(&[(api, "True"), (tunnel, "False")]), Some("TunnelDown"));
+        assert_eq!(reason(&[(api, "False"), (tunnel, "True")]), Some("APIServerUnreachable"));
+        assert_eq!(reason(&[(api, "True")]), Some("TunnelDown"));
+        assert_eq!(health(None).unwrap_err().reason, "ForeignClusterMissing");
+        let message = health(Some(&cluster(&[(api, "Unknown")]))).unwrap_err().message;
+        assert_eq!(message, "the remote API server does not answer: no answer for 2 s");
+    }
+
+    #[test]
+    fn a_node_is_made_of_its_offer() {
+        let (offer, id) = (offer(&json!({})), "milan-id".parse().unwrap());
+        let facts = Facts {
+            name: "liqo-milan",
+            cluster: &id,
+            offer: &offer,
+            address: "10.244.1.7".parse().unwrap(),
+            port: 10250,
+            not_ready: None,
+        };
+        let mut node = wanted(&facts, None).unwrap();
+        node.status = wanted_status(&facts, None, now());
+        insta::assert_yaml_snapshot!(node);
+
+        assert_eq!(wanted(&facts, Some(&node)), None);
+        let later = "2026-02-02T03:04:05Z".parse().unwrap();
+        assert_eq!(wanted_status(&facts, node.status.as_ref(), later), None);
+        assert!(!is_taken(&node, &id));
+        assert!(is_taken(&node, &"other".parse().unwrap()));
+
+        let down = NotReady { reason: "TunnelDown", message: "x".into() };
+        let facts = Facts { not_ready: Some(&down), ..facts };
+        let status = wanted_status(&facts, node.status.as_ref(), later).unwrap();
+        let ready = &status.conditions.unwrap()[0];
+        assert_eq!((ready.status.as_str(), &ready.reason), ("False", &Some("TunnelDown".into())));
+        assert_eq!(ready.last_transition_time, Some(Time(later)));
+    }
+
+    #[test]
+    fn quantities_can_be_written_in_several_ways() {
+        let same = |a: &str, b: &str| is_as_much(&Quantity(a.into()), &Quantity(b.into()));
+        for (a, b) in
+            [("1024Mi", "1Gi"), ("0.5", "500m"), ("2e3", "2k"), ("0", "0Gi"), ("1E", "1e18")]
+        {
+            assert!(same(a, b), "{a} {b}");
+        }
+        assert!(!same("1Gi", "1G"));
+        assert!(!same("1001m", "1"));
+    }
+
+    #[test]
+    fn taints_of_others_stay() {
+        let (offer, id) = (offer(&json!({})), "milan-id".parse().unwrap());
+        let facts = Facts {
+            name: "liqo-milan",
+            cluster: &id,
+            offer: &offer,
+            address: "10.244.1.7".parse().unwrap(),
+            port: 1,
+            not_ready: None,
+        };
+        let taint =
+            |key: &str| Taint { key: key.into(), effect: "NoSchedule".into(), ..Taint::default() };
+        let mut has = Node::default();
+        has.spec = Some(NodeSpec { taints: Some(vec![taint("a")]), ..NodeSpec::default() });
+        let taints = wanted(&facts, Some(&has)).unwrap().spec.unwrap().taints.unwrap();
+        let keys: Vec<&str> = taints.iter().map(|taint| taint.key.as_str()).collect();
+        assert_eq!(keys, ["a", VIRTUAL_NODE_TAINT]);
+    }
+}

@@ -4,5 +4,7 @@ pub mod change;
 pub mod config_map;
 pub mod endpoint_slice;
 pub mod metadata;
+pub mod pod;
+pub mod pod_status;
 pub mod secret;
 pub mod service;

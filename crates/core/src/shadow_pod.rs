@@ -1,1 +1,221 @@
-//! The pod that a ShadowPod stands for.
+//! The pod that a ShadowPod stands for: what it is made of, and what it needs next.
+
+use std::fmt::Write as _;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use sha2::{Digest, Sha256};
+use tombolo_api::{
+    names::{
+        GRACE_PERIOD_ANNOTATION, MANAGED_BY_LABEL, POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION,
+        SHADOW_DIGEST_ANNOTATION, SHADOW_POD,
+    },
+    virtualkubelet::ShadowPod,
+};
+
+use crate::reflect::pod::{RawPod, annotation};
+
+/// What a ShadowPod needs next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// Nothing, until something happens.
+    Nothing,
+    /// Apply the pod, which is not there or is another.
+    Apply(Box<RawPod>),
+    /// Delete the pod, with these seconds to end unless its own.
+    Delete {
+        /// The one that was seen.
+        uid: Option<String>,
+        /// Seconds to end, unless its own.
+        grace: Option<i64>,
+    },
+    /// Note on the ShadowPod that its pod has ended for good, in this phase.
+    NoteFinished(String),
+    /// A pod of the same name is not ours.
+    Taken,
+}
+
+/// What a ShadowPod needs next, given the pod of its name.
+pub fn next(shadow: &ShadowPod, pod: Option<&RawPod>) -> Next {
+    let own = pod.filter(|pod| is_owned(pod, shadow));
+    if shadow.metadata.deletion_timestamp.is_some() {
+        return own.map_or(Next::Nothing, |pod| delete(shadow, pod));
+    }
+    let finished = annotation(&shadow.metadata, POD_FINISHED_ANNOTATION).is_some();
+    match (pod, own) {
+        (None, _) if finished => Next::Nothing,
+        (None, _) => Next::Apply(Box::new(forge(shadow))),
+        (Some(pod), Some(_)) if pod.is_deleting() => Next::Nothing,
+        (Some(pod), Some(_)) if pod.is_finished() && !finished => {
+            Next::NoteFinished(pod.phase().to_owned())
+        }
+        (Some(pod), Some(_)) => {
+            let digest = annotation(&pod.metadata, SHADOW_DIGEST_ANNOTATION);
+            let forged = forge(shadow);
+            if pod.is_finished() || digest == annotation(&forged.metadata, SHADOW_DIGEST_ANNOTATION)
+            {
+                Next::Nothing
+            } else {
+                Next::Apply(Box::new(forged))
+            }
+        }
+        // One of an earlier ShadowPod is on its way out; the garbage collector sees to it.
+        (Some(pod), None) if is_shadow(pod) => Next::Nothing,
+        (Some(_), None) => Next::Taken,
+    }
+}
+
+/// The pod for a ShadowPod.
+pub fn forge(shadow: &ShadowPod) -> RawPod {
+    let mut pod = RawPod { spec: shadow.spec.pod.clone(), ..RawPod::default() };
+    let mut labels = shadow.metadata.labels.clone().unwrap_or_default();
+    labels.insert(MANAGED_BY_LABEL.into(), SHADOW_POD.into());
+    let mut annotations = shadow.metadata.annotations.clone().unwrap_or_default();
+    for notes in [POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION, GRACE_PERIOD_ANNOTATION] {
+        annotations.remove(notes);
+    }
+    annotations.insert(
+        SHADOW_DIGEST_ANNOTATION.into(),
+        digest(&[
+            &serde_json::to_vec(&labels).unwrap_or_default(),
+            &serde_json::to_vec(&annotations).unwrap_or_default(),
+            &serde_json::to_vec(&pod.spec).unwrap_or_default(),
+        ]),
+    );
+    pod.metadata.name = shadow.metadata.name.clone();
+    pod.metadata.namespace = shadow.metadata.namespace.clone();
+    pod.metadata.labels = Some(labels);
+    pod.metadata.annotations = Some(annotations);
+    pod.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: ShadowPod::api_version(&()).into_owned(),
+        kind: ShadowPod::kind(&()).into_owned(),
+        name: shadow.metadata.name.clone().unwrap_or_default(),
+        uid: shadow.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }]);
+    pod
+}
+
+fn delete(shadow: &ShadowPod, pod: &RawPod) -> Next {
+    let grace = annotation(&shadow.metadata, GRACE_PERIOD_ANNOTATION).and_then(|s| s.parse().ok());
+    let shorter = |seconds| pod.metadata.deletion_grace_period_seconds.is_none_or(|s| seconds < s);
+    if pod.is_deleting() && !grace.is_some_and(shorter) {
+        return Next::Nothing;
+    }
+    Next::Delete { uid: pod.metadata.uid.clone(), grace }
+}
+
+fn is_owned(pod: &RawPod, shadow: &ShadowPod) -> bool {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    owners.any(|owner| Some(&owner.uid) == shadow.metadata.uid.as_ref())
+}
+
+fn is_shadow(pod: &RawPod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(MANAGED_BY_LABEL)).is_some_and(|value| value == SHADOW_POD)
+}
+
+fn digest(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().take(8).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn shadow(metadata: &Value) -> ShadowPod {
+        let mut shadow = json!({
+            "metadata": { "name": "web", "namespace": "shop", "uid": "s1", "labels": { "app": "web" } },
+            "spec": { "pod": { "containers": [{ "name": "web" }] } },
+        });
+        for (name, value) in metadata.as_object().unwrap() {
+            shadow["metadata"][name] = value.clone();
+        }
+        serde_json::from_value(shadow).unwrap()
+    }
+
+    fn live() -> ShadowPod {
+        shadow(&json!({}))
+    }
+
+    fn ending(annotations: &Value) -> ShadowPod {
+        shadow(&json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": annotations }))
+    }
+
+    fn made(shadow: &ShadowPod) -> RawPod {
+        let mut pod = forge(shadow);
+        pod.metadata.uid = Some("p1".into());
+        pod
+    }
+
+    #[test]
+    fn the_pod_is_what_the_shadow_says() {
+        insta::assert_yaml_snapshot!(forge(&live()));
+    }
+
+    #[test]
+    fn a_pod_that_is_not_there_is_made_and_then_left_alone() {
+        assert!(matches!(next(&live(), None), Next::Apply(_)));
+        assert_eq!(next(&live(), Some(&made(&live()))), Next::Nothing);
+    }
+
+    #[test]
+    fn a_change_of_the_shadow_reaches_the_pod() {
+        let changed = shadow(&json!({ "labels": { "app": "other" } }));
+        assert!(matches!(next(&changed, Some(&made(&live()))), Next::Apply(_)));
+    }
+
+    #[test]
+    fn notes_on_the_shadow_are_none_of_the_pods() {
+        let noted = shadow(&json!({ "annotations": { POD_FAILURE_ANNOTATION: "x" } }));
+        assert_eq!(next(&noted, Some(&made(&live()))), Next::Nothing);
+    }
+
+    #[test]
+    fn a_finished_pod_is_noted_and_never_made_again() {
+        let mut pod = made(&live());
+        pod.status = json!({ "phase": "Succeeded" });
+        assert_eq!(next(&live(), Some(&pod)), Next::NoteFinished("Succeeded".into()));
+        let noted = shadow(&json!({ "annotations": { POD_FINISHED_ANNOTATION: "Succeeded" } }));
+        assert_eq!(next(&noted, Some(&pod)), Next::Nothing);
+        assert_eq!(next(&noted, None), Next::Nothing);
+    }
+
+    #[test]
+    fn the_pod_of_an_earlier_shadow_has_to_go_first() {
+        let earlier = shadow(&json!({ "uid": "s0" }));
+        assert_eq!(next(&live(), Some(&made(&earlier))), Next::Nothing);
+    }
+
+    #[test]
+    fn somebody_elses_pod_is_not_touched() {
+        assert_eq!(next(&live(), Some(&RawPod::default())), Next::Taken);
+        assert_eq!(next(&ending(&json!({})), Some(&RawPod::default())), Next::Nothing);
+    }
+
+    #[test]
+    fn a_pod_goes_with_its_shadow_and_sooner_if_asked() {
+        let mut pod = made(&live());
+        let gone = |grace| Next::Delete { uid: Some("p1".into()), grace };
+        let hurried = ending(&json!({ GRACE_PERIOD_ANNOTATION: "1" }));
+        assert_eq!(next(&ending(&json!({})), Some(&pod)), gone(None));
+        assert_eq!(next(&hurried, Some(&pod)), gone(Some(1)));
+        pod.metadata.deletion_timestamp = ending(&json!({})).metadata.deletion_timestamp;
+        pod.metadata.deletion_grace_period_seconds = Some(30);
+        assert_eq!(next(&ending(&json!({})), Some(&pod)), Next::Nothing);
+        assert_eq!(next(&hurried, Some(&pod)), gone(Some(1)));
+        pod.metadata.deletion_grace_period_seconds = Some(1);
+        assert_eq!(next(&hurried, Some(&pod)), Next::Nothing);
+    }
+}

@@ -1,0 +1,336 @@
+//! The pod of the home cluster as the remote one is to run it: a [`ShadowPod`]. All of its spec
+//! goes along, but what only means something at home.
+
+pub mod decide;
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{Resource, core::NamespaceResourceScope};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tombolo_api::{
+    ClusterId,
+    names::{
+        CLUSTER_ID_ENV, DESTINATION_LABEL, HOME_UID_ANNOTATION, ORIGIN_LABEL, VIRTUAL_NODE_TAINT,
+    },
+    virtualkubelet::{ShadowPod, ShadowPodSpec},
+};
+
+/// A pod whose spec and status are as they came, so that nothing of a later Kubernetes is lost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RawPod {
+    /// Name, labels and so on.
+    pub metadata: ObjectMeta,
+    /// What is wanted.
+    #[serde(default)]
+    pub spec: Value,
+    /// What is.
+    #[serde(default)]
+    pub status: Value,
+}
+
+/// Where a pod comes from and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Route<'a> {
+    /// The home cluster.
+    pub home: &'a ClusterId,
+    /// The remote cluster.
+    pub remote: &'a ClusterId,
+}
+
+/// Annotation that kubectl keeps for itself.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Volume with the token of a service account, which is no good in another cluster.
+const API_ACCESS_VOLUME: &str = "kube-api-access-";
+
+/// Labels of nodes that mean the same in every cluster.
+const PORTABLE_NODE_LABELS: [&str; 2] = ["kubernetes.io/os", "kubernetes.io/arch"];
+
+/// What the home cluster has decided already, or what only it knows the meaning of.
+const AT_HOME_ONLY: [&str; 12] = [
+    "nodeName",
+    "nodeSelector",
+    "schedulerName",
+    "schedulingGates",
+    "serviceAccount",
+    "serviceAccountName",
+    "priority",
+    "priorityClassName",
+    "preemptionPolicy",
+    "overhead",
+    "readinessGates",
+    "ephemeralContainers",
+];
+
+/// The ShadowPod for a pod, in the twin namespace.
+pub fn forge(pod: &RawPod, namespace: &str, route: Route<'_>) -> ShadowPod {
+    let spec = ShadowPodSpec { pod: spec(&pod.spec, route.remote) };
+    let mut shadow = ShadowPod::new(pod.metadata.name.as_deref().unwrap_or_default(), spec);
+    let mut labels = pod.metadata.labels.clone().unwrap_or_default();
+    labels.insert(ORIGIN_LABEL.into(), route.home.to_string());
+    labels.insert(DESTINATION_LABEL.into(), route.remote.to_string());
+    let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
+    annotations.remove(LAST_APPLIED);
+    annotations.insert(HOME_UID_ANNOTATION.into(), pod.metadata.uid.clone().unwrap_or_default());
+    shadow.metadata.namespace = Some(namespace.to_owned());
+    shadow.metadata.labels = Some(labels);
+    shadow.metadata.annotations = Some(annotations);
+    shadow
+}
+
+impl RawPod {
+    /// What kind of controller owns it.
+    fn owner_kind(&self) -> Option<&str> {
+        let owners = self.metadata.owner_references.iter().flatten();
+        owners.into_iter().find(|owner| owner.controller == Some(true)).map(|o| o.kind.as_str())
+    }
+
+    /// Whether it belongs to a DaemonSet.
+    pub fn is_of_daemon_set(&self) -> bool {
+        self.owner_kind() == Some("DaemonSet")
+    }
+
+    /// The phase that it is in; empty when nobody has said.
+    pub fn phase(&self) -> &str {
+        self.status["phase"].as_str().unwrap_or_default()
+    }
+
+    /// Whether all of it has ended, and nothing will run again.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase(), "Succeeded" | "Failed")
+    }
+
+    /// Whether it is on its way out.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+}
+
+impl Resource for RawPod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        <Pod as Resource>::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        <Pod as Resource>::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        <Pod as Resource>::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        <Pod as Resource>::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// An annotation of an object.
+pub(crate) fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+fn spec(home: &Value, remote: &ClusterId) -> Value {
+    let mut spec = without_nulls(home).as_object().cloned().unwrap_or_default();
+    let selector = portable(spec.get("nodeSelector"));
+    for field in AT_HOME_ONLY {
+        spec.remove(field);
+    }
+    if !selector.is_empty() {
+        spec.insert("nodeSelector".into(), selector.into());
+    }
+    spec.insert("automountServiceAccountToken".into(), false.into());
+    retain(&mut spec, "tolerations", |toleration| toleration["key"] != VIRTUAL_NODE_TAINT);
+    retain(&mut spec, "volumes", |volume| !is_api_access(&volume["name"]));
+    relax_affinity(&mut spec);
+    for constraint in items(&mut spec, "topologySpreadConstraints") {
+        relax_spread(constraint);
+    }
+    for kind in ["initContainers", "containers"] {
+        for container in items(&mut spec, kind).filter_map(Value::as_object_mut) {
+            retain(container, "volumeMounts", |mount| !is_api_access(&mount["name"]));
+            set_cluster_id(container, remote);
+        }
+    }
+    spec.into()
+}
+
+fn portable(selector: Option<&Value>) -> Map<String, Value> {
+    let fields = selector.and_then(Value::as_object).into_iter().flatten();
+    fields
+        .filter(|(label, _)| PORTABLE_NODE_LABELS.contains(&label.as_str()))
+        .map(|(label, value)| (label.clone(), value.clone()))
+        .collect()
+}
+
+/// Which node of this cluster is right was decided by choosing the virtual one.
+fn relax_affinity(spec: &mut Map<String, Value>) {
+    let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) else {
+        return;
+    };
+    affinity.remove("nodeAffinity");
+    if affinity.is_empty() {
+        spec.remove("affinity");
+    }
+}
+
+/// The remote cluster sees only its share of the pods, and may not have the topology: there, to
+/// spread is a wish.
+fn relax_spread(constraint: &mut Value) {
+    constraint["whenUnsatisfiable"] = "ScheduleAnyway".into();
+    if let Some(fields) = constraint.as_object_mut() {
+        fields.remove("minDomains");
+    }
+}
+
+fn set_cluster_id(container: &mut Map<String, Value>, remote: &ClusterId) {
+    retain(container, "env", |variable| variable["name"] != CLUSTER_ID_ENV);
+    let variable = json!({ "name": CLUSTER_ID_ENV, "value": remote });
+    match container.get_mut("env").and_then(Value::as_array_mut) {
+        // In front, so that others can refer to it.
+        Some(variables) => variables.insert(0, variable),
+        None => drop(container.insert("env".into(), json!([variable]))),
+    }
+}
+
+fn is_api_access(volume: &Value) -> bool {
+    volume.as_str().is_some_and(|name| name.starts_with(API_ACCESS_VOLUME))
+}
+
+fn items<'a>(
+    fields: &'a mut Map<String, Value>,
+    name: &str,
+) -> impl Iterator<Item = &'a mut Value> {
+    fields.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Keeps some items of a list, and no empty list.
+fn retain(fields: &mut Map<String, Value>, name: &str, keep: impl Fn(&Value) -> bool) {
+    let Some(items) = fields.get_mut(name).and_then(Value::as_array_mut) else {
+        return;
+    };
+    items.retain(keep);
+    if items.is_empty() {
+        fields.remove(name);
+    }
+}
+
+/// What the API server keeps of a value: it forgets nulls.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(name, value)| (name.clone(), without_nulls(value)))
+                .collect(),
+        ),
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Labels or annotations, which an object may not have at all.
+pub(crate) fn map(of: Option<&BTreeMap<String, String>>) -> BTreeMap<&str, &str> {
+    of.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(spec: Value) -> RawPod {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "web-0", "namespace": "shop", "uid": "6f1c",
+                "labels": { "app": "web" },
+                "annotations": { "team": "a", LAST_APPLIED: "{}" },
+            },
+            "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    fn forged(spec: Value) -> ShadowPod {
+        let (home, remote) = ("rome-id".parse().unwrap(), "milan-id".parse().unwrap());
+        forge(&pod(spec), "shop-rome", Route { home: &home, remote: &remote })
+    }
+
+    #[test]
+    fn what_only_means_something_at_home_stays_there() {
+        let shadow = forged(json!({
+            "nodeName": "liqo-milan",
+            "nodeSelector": { "kubernetes.io/hostname": "liqo-milan", "kubernetes.io/os": "linux" },
+            "schedulerName": "default-scheduler",
+            "serviceAccount": "web", "serviceAccountName": "web",
+            "priority": 0, "preemptionPolicy": "PreemptLowerPriority",
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 30,
+            "affinity": {
+                "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {} },
+                "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [] },
+            },
+            "tolerations": [
+                { "key": VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute" },
+                { "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute",
+                  "tolerationSeconds": 300 },
+            ],
+            "topologySpreadConstraints": [
+                { "maxSkew": 1, "minDomains": 2, "topologyKey": "topology.kubernetes.io/zone",
+                  "whenUnsatisfiable": "DoNotSchedule" },
+            ],
+            "volumes": [
+                { "name": "kube-api-access-x7z2p", "projected": { "sources": [] } },
+                { "name": "settings", "configMap": { "name": "web" } },
+            ],
+            "initContainers": [{ "name": "init", "image": "toolbox" }],
+            "containers": [{
+                "name": "web", "image": "web:1",
+                "env": [{ "name": "LIQO_CLUSTER_ID", "value": "?" }, { "name": "A", "value": "$(LIQO_CLUSTER_ID)" }],
+                "envFrom": [{ "secretRef": { "name": "web" } }],
+                "volumeMounts": [
+                    { "name": "settings", "mountPath": "/etc/web" },
+                    { "name": "kube-api-access-x7z2p", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount" },
+                ],
+            }],
+        }));
+        insta::assert_yaml_snapshot!(shadow);
+    }
+
+    #[test]
+    fn fields_of_a_later_kubernetes_go_along() {
+        let shadow = forged(json!({ "later": 1, "containers": [{ "name": "a", "later": [2] }] }));
+        assert_eq!(shadow.spec.pod["later"], 1);
+        assert_eq!(shadow.spec.pod["containers"][0]["later"], json!([2]));
+    }
+
+    #[test]
+    fn lists_that_become_empty_are_left_out() {
+        let api_access = json!({ "name": "kube-api-access-abcde" });
+        let shadow = forged(json!({
+            "volumes": [api_access],
+            "affinity": { "nodeAffinity": {} },
+            "tolerations": [{ "key": VIRTUAL_NODE_TAINT }],
+            "containers": [{ "name": "a", "volumeMounts": [api_access] }],
+        }));
+        let expected = json!({
+            "automountServiceAccountToken": false,
+            "containers": [{
+                "name": "a", "env": [{ "name": "LIQO_CLUSTER_ID", "value": "milan-id" }],
+            }],
+        });
+        assert_eq!(shadow.spec.pod, expected);
+    }
+}

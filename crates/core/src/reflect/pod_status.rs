@@ -1,0 +1,322 @@
+//! The status of a remote pod as the home cluster is to see it: addresses by their names here, the
+//! virtual node in the place of the remote one, and not Ready while nobody can reach it.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    node::NotReady,
+    reflect::pod::RawPod,
+    translate::{Networks, RealIp},
+};
+
+/// From where the remote pod is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Viewpoint<'a> {
+    /// What the two clusters call each other's networks.
+    pub networks: Option<&'a Networks>,
+    /// Address of the virtual node.
+    pub node_address: IpAddr,
+    /// Why the virtual node is not ready, if it is not.
+    pub not_ready: Option<&'a NotReady>,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What comes back as it is.
+const TAKEN: [&str; 6] =
+    ["phase", "reason", "message", "startTime", "initContainerStatuses", "containerStatuses"];
+
+/// All that a status of ours can have, `conditions` aside.
+const OURS: [&str; 10] = [
+    "phase",
+    "reason",
+    "message",
+    "startTime",
+    "initContainerStatuses",
+    "containerStatuses",
+    "podIP",
+    "podIPs",
+    "hostIP",
+    "hostIPs",
+];
+
+/// Set by the scheduler of each cluster for itself.
+const SCHEDULED: &str = "PodScheduled";
+const READY: &str = "Ready";
+
+/// The status that the pod gets at home.
+pub fn absorb(home: &RawPod, remote: &RawPod, from: Viewpoint<'_>) -> Value {
+    let mut status = Map::new();
+    for field in TAKEN {
+        if let Some(value) = remote.status.get(field) {
+            status.insert(field.into(), value.clone());
+        }
+    }
+    let addresses = addresses(&remote.status, from.networks);
+    if let Some(first) = addresses.first() {
+        status.insert("podIP".into(), first.to_string().into());
+        let all: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
+        status.insert("podIPs".into(), all.into());
+    }
+    if remote.status.get("hostIP").is_some() {
+        status.insert("hostIP".into(), from.node_address.to_string().into());
+        status.insert("hostIPs".into(), json!([{ "ip": from.node_address }]));
+    }
+    if let Some(why) = unscheduled(&remote.status) {
+        status.insert("reason".into(), "Unschedulable".into());
+        status.insert("message".into(), format!("in the remote cluster: {why}").into());
+    }
+    let theirs = conditions(&remote.status).filter(|condition| condition["type"] != SCHEDULED);
+    let mut ours: Vec<Value> = theirs.map(without_generation).collect();
+    if let Some(not_ready) = from.not_ready {
+        set_not_ready(&mut ours, home, not_ready.reason, &not_ready.message, from.now);
+    } else if let Some(gate) = closed_gate(home) {
+        let message = format!("the readiness gate {gate} is not open");
+        set_not_ready(&mut ours, home, "ReadinessGatesNotReady", &message, from.now);
+    }
+    status.insert("conditions".into(), ours.into());
+    status.into()
+}
+
+/// The status of a pod that is not in the remote cluster, or that nobody there tells us about:
+/// what was known last, but not Ready.
+pub fn lost(home: &RawPod, reason: &str, message: &str, now: Timestamp) -> Value {
+    let mut status = Map::new();
+    for field in OURS {
+        if let Some(value) = home.status.get(field) {
+            status.insert(field.into(), value.clone());
+        }
+    }
+    let known = conditions(&home.status).filter(|condition| condition["type"] != SCHEDULED);
+    let mut ours: Vec<Value> = known.map(without_generation).collect();
+    set_not_ready(&mut ours, home, reason, message, now);
+    status.insert("conditions".into(), ours.into());
+    status.into()
+}
+
+/// The status of a pod that has not started, and why.
+pub fn pending(reason: &str, message: &str) -> Value {
+    json!({ "phase": "Pending", "reason": reason, "message": message })
+}
+
+/// Whether something of `wanted` is missing from the status that the pod has, or too much there.
+pub fn differs(has: &Value, wanted: &Value) -> bool {
+    OURS.iter().any(|field| has.get(field) != wanted.get(field))
+        || conditions(wanted).any(|want| {
+            condition(has, &want["type"]).map(without_generation).as_ref() != Some(want)
+        })
+}
+
+fn addresses(remote: &Value, networks: Option<&Networks>) -> Vec<IpAddr> {
+    let listed =
+        remote["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
+    listed
+        .filter_map(|ip| networks?.name_here(RealIp(ip.parse().ok()?)).ok())
+        .map(|name| name.0)
+        .collect()
+}
+
+fn unscheduled(remote: &Value) -> Option<&str> {
+    let scheduled = condition(remote, &SCHEDULED.into())?;
+    (scheduled["status"] == "False").then(|| scheduled["message"].as_str()).flatten()
+}
+
+/// The first readiness gate of the pod that is not open. Whoever opens gates does so at home.
+fn closed_gate(home: &RawPod) -> Option<&str> {
+    let gates = home.spec["readinessGates"].as_array().into_iter().flatten();
+    gates.filter_map(|gate| gate["conditionType"].as_str()).find(|gate| {
+        condition(&home.status, &Value::from(*gate)).is_none_or(|c| c["status"] != "True")
+    })
+}
+
+fn set_not_ready(
+    conditions: &mut Vec<Value>,
+    home: &RawPod,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    let before = condition(&home.status, &READY.into());
+    let since = before
+        .filter(|ready| ready["status"] == "False")
+        .and_then(|ready| ready["lastTransitionTime"].as_str().map(str::to_owned))
+        .unwrap_or_else(|| to_the_second(now));
+    conditions.retain(|condition| condition["type"] != READY);
+    conditions.push(json!({
+        "type": READY, "status": "False", "reason": reason, "message": message,
+        "lastTransitionTime": since,
+    }));
+}
+
+fn to_the_second(now: Timestamp) -> String {
+    now.round(jiff::Unit::Second).unwrap_or(now).to_string()
+}
+
+fn conditions(status: &Value) -> impl Iterator<Item = &Value> {
+    status["conditions"].as_array().into_iter().flatten()
+}
+
+fn condition<'a>(status: &'a Value, kind: &Value) -> Option<&'a Value> {
+    conditions(status).find(|condition| condition["type"] == *kind)
+}
+
+/// Generations are counted by each cluster for itself.
+fn without_generation(condition: &Value) -> Value {
+    let mut condition = condition.clone();
+    if let Some(fields) = condition.as_object_mut() {
+        fields.remove("observedGeneration");
+        fields.retain(|_, value| !value.is_null());
+    }
+    condition
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-01-02T03:04:05.6Z";
+
+    fn networks() -> Networks {
+        let cidr = |text: &str| text.parse().unwrap();
+        Networks {
+            local_pod: cidr("10.244.0.0/16"),
+            local_external: cidr("10.70.0.0/16"),
+            their_name_for_pods: cidr("10.71.0.0/16"),
+            their_name_for_external: cidr("10.72.0.0/16"),
+            remote_pod: cidr("10.244.0.0/16"),
+            remote_external: cidr("10.70.0.0/16"),
+            our_name_for_pods: cidr("10.81.0.0/16"),
+            our_name_for_external: cidr("10.82.0.0/16"),
+        }
+    }
+
+    fn viewpoint<'a>(networks: &'a Networks, not_ready: Option<&'a NotReady>) -> Viewpoint<'a> {
+        Viewpoint {
+            networks: Some(networks),
+            node_address: "10.244.1.7".parse().unwrap(),
+            not_ready,
+            now: NOW.parse().unwrap(),
+        }
+    }
+
+    fn with_status(status: Value) -> RawPod {
+        RawPod { status, ..RawPod::default() }
+    }
+
+    fn running() -> RawPod {
+        with_status(json!({
+            "phase": "Running",
+            "qosClass": "BestEffort",
+            "observedGeneration": 3,
+            "startTime": "2026-01-01T00:00:00Z",
+            "hostIP": "172.30.0.34", "hostIPs": [{ "ip": "172.30.0.34" }],
+            "podIP": "10.244.0.9", "podIPs": [{ "ip": "10.244.0.9" }],
+            "conditions": [
+                { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+                { "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z",
+                  "observedGeneration": 3 },
+            ],
+            "containerStatuses": [{ "name": "web", "ready": true, "restartCount": 2, "later": 1 }],
+        }))
+    }
+
+    fn down() -> NotReady {
+        NotReady { reason: "TunnelDown", message: "no answer through the tunnel".into() }
+    }
+
+    #[test]
+    fn a_running_pod_has_its_address_by_the_name_it_has_here() {
+        let networks = networks();
+        let status = absorb(&RawPod::default(), &running(), viewpoint(&networks, None));
+        insta::assert_yaml_snapshot!(status);
+    }
+
+    #[test]
+    fn what_was_absorbed_is_no_different_and_a_generation_makes_no_difference() {
+        let networks = networks();
+        let mut status = absorb(&RawPod::default(), &running(), viewpoint(&networks, None));
+        let mut has = status.clone();
+        has["conditions"].as_array_mut().unwrap().insert(0, json!({ "type": "PodScheduled" }));
+        has["conditions"][1]["observedGeneration"] = 9.into();
+        has["qosClass"] = "BestEffort".into();
+        assert!(!differs(&has, &status));
+        status["containerStatuses"][0]["restartCount"] = 3.into();
+        assert!(differs(&has, &status));
+    }
+
+    #[test]
+    fn an_address_that_goes_is_a_difference() {
+        let networks = networks();
+        let has = absorb(&RawPod::default(), &running(), viewpoint(&networks, None));
+        assert!(differs(&has, &pending("A", "b")));
+    }
+
+    #[test]
+    fn nobody_reaches_a_pod_of_a_node_that_is_not_ready() {
+        let (networks, down) = (networks(), down());
+        let status = absorb(&RawPod::default(), &running(), viewpoint(&networks, Some(&down)));
+        let ready = condition(&status, &READY.into()).unwrap();
+        assert_eq!(ready["status"], "False");
+        assert_eq!(ready["reason"], "TunnelDown");
+        assert_eq!(ready["lastTransitionTime"], "2026-01-02T03:04:06Z");
+
+        // Looked at again, later, it has not changed.
+        let mut later = viewpoint(&networks, Some(&down));
+        later.now = "2026-01-02T04:00:00Z".parse().unwrap();
+        assert_eq!(absorb(&with_status(status.clone()), &running(), later), status);
+    }
+
+    #[test]
+    fn a_lost_pod_keeps_what_was_known() {
+        let networks = networks();
+        let mut home =
+            with_status(absorb(&RawPod::default(), &running(), viewpoint(&networks, None)));
+        home.status["qosClass"] = "BestEffort".into();
+        let status = lost(&home, "Lost", "it is not there", NOW.parse().unwrap());
+        assert_eq!(status["podIP"], "10.81.0.9");
+        assert_eq!(status.get("qosClass"), None);
+        assert_eq!(condition(&status, &READY.into()).unwrap()["reason"], "Lost");
+    }
+
+    #[test]
+    fn an_address_of_a_node_has_no_name_here() {
+        let networks = networks();
+        let mut remote = running();
+        remote.status["podIPs"] = json!([{ "ip": "172.30.0.34" }]);
+        let status = absorb(&RawPod::default(), &remote, viewpoint(&networks, None));
+        assert_eq!(status.get("podIP"), None);
+        assert_eq!(status["hostIP"], "10.244.1.7");
+    }
+
+    #[test]
+    fn a_pod_that_finds_no_node_there_says_so_here() {
+        let networks = networks();
+        let remote = with_status(json!({
+            "phase": "Pending",
+            "conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": "0/2 nodes are available",
+            }],
+        }));
+        let status = absorb(&RawPod::default(), &remote, viewpoint(&networks, None));
+        assert_eq!(status["message"], "in the remote cluster: 0/2 nodes are available");
+        assert_eq!(status["conditions"], json!([]));
+    }
+
+    #[test]
+    fn a_closed_readiness_gate_keeps_a_pod_from_being_ready() {
+        let networks = networks();
+        let mut home = with_status(json!({}));
+        home.spec = json!({ "readinessGates": [{ "conditionType": "example.com/lb" }] });
+        let seen = |home: &RawPod| {
+            let status = absorb(home, &running(), viewpoint(&networks, None));
+            condition(&status, &READY.into()).unwrap()["status"].clone()
+        };
+        assert_eq!(seen(&home), "False");
+        home.status["conditions"] = json!([{ "type": "example.com/lb", "status": "True" }]);
+        assert_eq!(seen(&home), "True");
+    }
+}

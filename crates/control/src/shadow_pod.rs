@@ -1,1 +1,123 @@
-//! Keeps offloaded pods up.
+//! Keeps offloaded pods up: the pod of each ShadowPod is there as long as the ShadowPod is, whether
+//! or not the home cluster can be reached.
+
+use std::sync::Arc;
+
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    runtime::{Controller, controller::Action, watcher},
+};
+use serde_json::json;
+use tombolo_api::{
+    names::{MANAGED_BY_LABEL, POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION, SHADOW_POD},
+    virtualkubelet::ShadowPod,
+};
+use tombolo_core::{
+    reflect::pod::RawPod,
+    shadow_pod::{self, Next},
+};
+use tombolo_runtime::{controller, events::Events, shutdown::Shutdown, writer};
+
+use crate::context::{Context, MANAGER};
+
+/// Runs until the end is asked for.
+pub async fn run(context: Arc<Context>) {
+    keep_up(context.client.clone(), context.events.clone(), &context.shutdown).await;
+}
+
+/// The same, for whoever has no more than this.
+pub async fn keep_up(client: Client, events: Events, shutdown: &Shutdown) {
+    let ours = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={SHADOW_POD}"));
+    let shadows =
+        Controller::new(Api::<ShadowPod>::all(client.clone()), watcher::Config::default());
+    let controller = shadows.owns(Api::<RawPod>::all(client.clone()), ours);
+    let keeper = Arc::new(Keeper { client, events });
+    controller::run("shadow-pod", controller, reconcile, keeper, shutdown).await;
+}
+
+struct Keeper {
+    client: Client,
+    events: Events,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum KeepError {
+    #[error("look for pod {0}")]
+    Get(String, #[source] kube::Error),
+    #[error("apply pod {0}")]
+    Apply(String, #[source] kube::Error),
+    #[error("delete pod {0}")]
+    Delete(String, #[source] kube::Error),
+    #[error("note on ShadowPod {0} what has become of its pod")]
+    Note(String, #[source] kube::Error),
+}
+
+async fn reconcile(shadow: Arc<ShadowPod>, keeper: Arc<Keeper>) -> Result<Action, KeepError> {
+    let (namespace, name) = (shadow.namespace().unwrap_or_default(), shadow.name_any());
+    let full = format!("{namespace}/{name}");
+    let pods: Api<RawPod> = Api::namespaced(keeper.client.clone(), &namespace);
+    let pod = pods.get_opt(&name).await.map_err(|e| KeepError::Get(full.clone(), e))?;
+    match shadow_pod::next(&shadow, pod.as_ref()) {
+        Next::Nothing => {}
+        Next::Apply(pod) => match writer::apply(&pods, MANAGER, &pod).await {
+            Ok(_) => keeper.note_failure(&shadow, None).await?,
+            Err(error) => {
+                keeper.refused(&shadow, &error).await?;
+                return Err(KeepError::Apply(full, error));
+            }
+        },
+        Next::Delete { uid, grace } => {
+            let params = DeleteParams {
+                grace_period_seconds: grace.and_then(|seconds| seconds.try_into().ok()),
+                preconditions: Some(Preconditions { uid, resource_version: None }),
+                ..DeleteParams::default()
+            };
+            writer::absent_is_fine(pods.delete(&name, &params).await.map(drop))
+                .map_err(|error| KeepError::Delete(full, error))?;
+        }
+        Next::NoteFinished(phase) => {
+            keeper.note(&shadow, &json!({ POD_FINISHED_ANNOTATION: phase })).await?;
+        }
+        Next::Taken => {
+            let why = format!("a pod called {name} that is no offloaded one is in the way");
+            keeper.note_failure(&shadow, Some(&why)).await?;
+        }
+    }
+    Ok(Action::await_change())
+}
+
+impl Keeper {
+    /// The home cluster reads on the ShadowPod why its pod is not there.
+    async fn refused(&self, shadow: &ShadowPod, error: &kube::Error) -> Result<(), KeepError> {
+        let kube::Error::Api(status) = error else {
+            return Ok(());
+        };
+        self.note_failure(shadow, Some(&status.message)).await
+    }
+
+    async fn note_failure(&self, shadow: &ShadowPod, why: Option<&str>) -> Result<(), KeepError> {
+        let noted = shadow.annotations().get(POD_FAILURE_ANNOTATION).map(String::as_str);
+        if noted == why {
+            return Ok(());
+        }
+        if let Some(why) = why {
+            self.events.warning(shadow, "PodNotMade", why).await;
+        }
+        self.note(shadow, &json!({ POD_FAILURE_ANNOTATION: why })).await
+    }
+
+    async fn note(
+        &self,
+        shadow: &ShadowPod,
+        annotations: &serde_json::Value,
+    ) -> Result<(), KeepError> {
+        let name = shadow.name_any();
+        let api: Api<ShadowPod> =
+            Api::namespaced(self.client.clone(), &shadow.namespace().unwrap_or_default());
+        let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        let patch = json!({ "metadata": { "uid": shadow.uid(), "annotations": annotations } });
+        let done = api.patch(&name, &params, &Patch::Merge(patch)).await.map(drop);
+        writer::absent_is_fine(done).map_err(|error| KeepError::Note(name, error))
+    }
+}

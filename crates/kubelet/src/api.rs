@@ -1,1 +1,160 @@
-//! The API that a kubelet has: logs, exec, port-forward.
+//! The API that a kubelet has: logs, exec, attach, port-forward, and the list of pods. Whatever is
+//! about one pod is passed on to the remote cluster's API server, byte by byte.
+
+mod auth;
+mod proxy;
+mod route;
+mod tls;
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use kube::Client;
+use serde_json::json;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+use tombolo_runtime::settings::Settings;
+use tracing::debug;
+
+use crate::{peer::Peer, pods::Pods};
+use auth::{Authorizer, Caller};
+use route::Route;
+
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Who gets in: shared by all virtual nodes.
+pub(crate) struct Gate {
+    tls: tls::Tls,
+    authorizer: Authorizer,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
+}
+
+impl Gate {
+    /// Follows which certificates this cluster takes.
+    pub(crate) fn open(client: Client, settings: &Settings) -> Result<Arc<Self>, tls::TlsError> {
+        let tls = tls::Tls::new(client.clone(), settings.pod_ip)?;
+        Ok(Arc::new(Self { tls, authorizer: Authorizer::new(client) }))
+    }
+}
+
+/// Serves one virtual node until it ends.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    gate: Arc<Gate>,
+    peer: Arc<Peer>,
+    pods: Arc<Pods>,
+) {
+    let shutdown = peer.shutdown.clone();
+    let node = Arc::new(NodeApi { gate, peer, pods });
+    let accepting = async {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let (node, shutdown) = (node.clone(), shutdown.clone());
+                    tokio::spawn(async move { shutdown.or(node.converse(stream)).await });
+                }
+                Err(error) => {
+                    debug!("accept a connection: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    };
+    shutdown.or(accepting).await;
+}
+
+struct NodeApi {
+    gate: Arc<Gate>,
+    peer: Arc<Peer>,
+    pods: Arc<Pods>,
+}
+
+impl NodeApi {
+    async fn converse(self: Arc<Self>, stream: TcpStream) {
+        let handshake = timeout(HANDSHAKE, self.gate.tls.accept(stream)).await;
+        let (stream, caller) = match handshake {
+            Ok(Ok(accepted)) => accepted,
+            Ok(Err(error)) => return debug!(node = self.peer.node, "TLS handshake: {error}"),
+            Err(_) => return debug!(node = self.peer.node, "TLS handshake: no end"),
+        };
+        let service = service_fn(move |request| {
+            let (node, caller) = (self.clone(), caller.clone());
+            async move { Ok::<_, Infallible>(node.answer(request, caller.as_ref()).await) }
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
+        if let Err(error) = connection.await {
+            debug!("a connection to the kubelet API ended: {error}");
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>, caller: Option<&Caller>) -> Response<Body> {
+        let Some(caller) = caller else {
+            return text(
+                StatusCode::UNAUTHORIZED,
+                "a client certificate of this cluster is needed",
+            );
+        };
+        match self.gate.authorizer.allows(caller, request.method(), &self.peer.node).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let why = format!("{} may not use nodes/proxy of {}", caller.user, self.peer.node);
+                return text(StatusCode::FORBIDDEN, &why);
+            }
+            Err(error) => {
+                let why = format!("ask whether {} may use nodes/proxy: {error}", caller.user);
+                return text(StatusCode::INTERNAL_SERVER_ERROR, &why);
+            }
+        }
+        match Route::parse(request.uri().path(), request.uri().query().unwrap_or_default()) {
+            None => text(StatusCode::NOT_FOUND, "virtual nodes do not have this"),
+            Some(Route::Health) => text(StatusCode::OK, "ok"),
+            Some(Route::Pods) => self.list(),
+            Some(Route::Pod(call)) => match self.pods.find(&call.namespace, &call.pod) {
+                Some((_, twin)) => {
+                    let path = call.path_there(&twin);
+                    proxy::pass_on(&self.peer.remote.client, request, &path).await
+                }
+                None => {
+                    let why = format!(
+                        "pod {}/{} does not run on node {}",
+                        call.namespace, call.pod, self.peer.node
+                    );
+                    text(StatusCode::NOT_FOUND, &why)
+                }
+            },
+        }
+    }
+
+    fn list(&self) -> Response<Body> {
+        let pods = self.pods.at_home();
+        let items: Vec<_> = pods.iter().map(|pod| &**pod).collect();
+        let list = json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items });
+        let mut response = text(StatusCode::OK, &list.to_string());
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+fn text(status: StatusCode, text: &str) -> Response<Body> {
+    let body = Full::new(Bytes::copy_from_slice(text.as_bytes()));
+    let mut response = Response::new(body.map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = status;
+    response
+}

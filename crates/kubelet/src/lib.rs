@@ -1,17 +1,49 @@
-//! Virtual nodes: the node objects, pod offloading, reflection, the kubelet API.
+//! Virtual nodes: the node objects, pod offloading, reflection, the kubelet API. One process serves
+//! all virtual nodes of the cluster, each by tasks of its own.
 
-pub mod api;
-pub mod node;
+mod api;
+mod lease;
+mod node;
+mod pods;
+mod queue;
+mod supervisor;
+mod virtual_node;
+mod watching;
+
 pub mod peer;
-pub mod pods;
 pub mod reflection;
 
+use kube::Client;
 use tokio::sync::watch;
-use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};
+use tombolo_api::names::NAMESPACE;
+use tombolo_runtime::{
+    client, health, lease as leadership, settings::Settings, shutdown::Shutdown,
+};
 
-/// Runs until the end is asked for.
-pub async fn run(_settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let (_ready, is_ready) = watch::channel(true);
-    health::serve(8083, is_ready, shutdown).await?;
+/// Name under which this component applies, and of the Lease of the process that serves.
+pub(crate) const MANAGER: &str = "liqo-kubelet";
+
+const HEALTH_PORT: u16 = 8083;
+
+/// Serves the virtual nodes of this cluster, one process at a time, until the end is asked for.
+pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let client = client::local().await?;
+    let (alive, ready) = watch::channel(false);
+    let health = tokio::spawn(health::serve(HEALTH_PORT, ready, shutdown.clone()));
+    alive.send_replace(true);
+    while !shutdown.is_asked() {
+        let identity = &settings.pod_name;
+        let leading =
+            leadership::lead(client.clone(), NAMESPACE, MANAGER, identity, &shutdown).await;
+        serve(client.clone(), settings.clone(), leading).await?;
+    }
+    health.await??;
+    Ok(())
+}
+
+/// Serves the virtual nodes of this cluster until the end is asked for.
+pub async fn serve(client: Client, settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let gate = api::Gate::open(client.clone(), &settings)?;
+    supervisor::run(client, settings, gate, shutdown).await;
     Ok(())
 }

@@ -1,1 +1,122 @@
-//! The node object and its lease.
+//! The node object: as `core` wants it, made again when somebody deletes it.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt, runtime::watcher};
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
+use tombolo_core::node::{self, Facts};
+use tombolo_runtime::{controller::Chain, shutdown::Shutdown, writer};
+use tracing::{info, warn};
+
+use crate::{MANAGER, lease, peer::Peer, virtual_node::Inputs, watching::Watched};
+
+const RETRY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeError {
+    #[error("look for node {0}")]
+    Get(String, #[source] kube::Error),
+    #[error("apply node {0}")]
+    Apply(String, #[source] kube::Error),
+    #[error("apply the status of node {0}")]
+    ApplyStatus(String, #[source] kube::Error),
+    #[error("delete node {0}")]
+    Delete(String, #[source] kube::Error),
+}
+
+/// Keeps the node and its lease until the end is asked for.
+pub(crate) async fn keep(
+    peer: Arc<Peer>,
+    port: u16,
+    mut inputs: watch::Receiver<Inputs>,
+    shutdown: Shutdown,
+) {
+    let api: Api<Node> = Api::all(peer.home.clone());
+    let (bell, (uid, uids)) = (Arc::new(Notify::new()), watch::channel(None));
+    let ring = bell.clone();
+    let of_name = watcher::Config::default().fields(&format!("metadata.name={}", peer.node));
+    let watched = Watched::new(api.clone(), of_name, move |_| ring.notify_one());
+    let keeping = async {
+        loop {
+            let seen = watched.get_global(&peer.node);
+            uid.send_if_modified(|uid| {
+                let new = seen.as_ref().and_then(|node| node.uid());
+                std::mem::replace(uid, new.clone()) != new
+            });
+            let given = inputs.borrow_and_update().clone();
+            let result = match watched.is_complete() {
+                true => write(&api, &peer, port, &given, seen.as_deref()).await,
+                false => Ok(()),
+            };
+            let changed = async {
+                tokio::select! {
+                    () = bell.notified() => true,
+                    changed = inputs.changed() => changed.is_ok(),
+                }
+            };
+            let go_on = match result {
+                Ok(()) => changed.await,
+                Err(error) => {
+                    warn!(node = peer.node, retry_in = ?RETRY, "{}", Chain(&error));
+                    timeout(RETRY, changed).await.unwrap_or(true)
+                }
+            };
+            if !go_on {
+                return;
+            }
+        }
+    };
+    let lease = lease::keep(peer.home.clone(), &peer.node, uids, &shutdown);
+    tokio::join!(shutdown.or(keeping), lease);
+}
+
+/// Deletes the node.
+pub(crate) async fn remove(peer: &Peer) -> Result<(), NodeError> {
+    let api: Api<Node> = Api::all(peer.home.clone());
+    let node = api.get_opt(&peer.node).await;
+    let node = node.map_err(|source| NodeError::Get(peer.node.clone(), source))?;
+    match node.filter(|node| !node::is_taken(node, &peer.cluster.cluster_id)) {
+        None => Ok(()),
+        Some(node) => writer::delete_if_same(&api, &peer.node, node.uid().as_deref())
+            .await
+            .map_err(|source| NodeError::Delete(peer.node.clone(), source)),
+    }
+}
+
+async fn write(
+    api: &Api<Node>,
+    peer: &Peer,
+    port: u16,
+    inputs: &Inputs,
+    seen: Option<&Node>,
+) -> Result<(), NodeError> {
+    let facts = Facts {
+        name: &peer.node,
+        cluster: &peer.cluster.cluster_id,
+        offer: &inputs.offer,
+        address: peer.settings.pod_ip,
+        port,
+        not_ready: inputs.not_ready.as_ref(),
+    };
+    if let Some(node) = node::wanted(&facts, seen) {
+        writer::apply(api, MANAGER, &node)
+            .await
+            .map_err(|source| NodeError::Apply(peer.node.clone(), source))?;
+    }
+    let status = seen.and_then(|node| node.status.as_ref());
+    if let Some(status) = node::wanted_status(&facts, status, Timestamp::now()) {
+        writer::apply_status(api, MANAGER, &peer.node, &status)
+            .await
+            .map_err(|source| NodeError::ApplyStatus(peer.node.clone(), source))?;
+        match &inputs.not_ready {
+            None => info!(node = peer.node, "the node is ready"),
+            Some(why) => info!(node = peer.node, reason = why.reason, "the node is not ready"),
+        }
+    }
+    Ok(())
+}

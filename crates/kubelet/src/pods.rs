@@ -1,1 +1,404 @@
-//! Offloads pods, and brings their status back.
+//! Offloads pods, and brings their status back: looks at the pods of a virtual node, at their
+//! ShadowPods and at the remote pods, and does what `core` decides.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use jiff::Timestamp;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
+    runtime::watcher,
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tombolo_api::{
+    names::{
+        DESTINATION_LABEL, GRACE_PERIOD_ANNOTATION, MANAGED_BY_LABEL, ORIGIN_LABEL, SHADOW_POD,
+    },
+    virtualkubelet::ShadowPod,
+};
+use tombolo_core::reflect::{
+    pod::{
+        RawPod, Route,
+        decide::{self, Home, Remote, Seen, Twin},
+    },
+    pod_status::{self, Viewpoint},
+};
+use tombolo_runtime::{events::Events, writer};
+
+use crate::{
+    MANAGER,
+    peer::Peer,
+    queue::{self, Asked, Queue, queue},
+    virtual_node::Inputs,
+    watching::{Changed, Watched},
+};
+
+const AT_A_TIME: usize = 32;
+
+/// Namespace and name of a pod at home.
+type Key = (String, String);
+
+/// The pods of one virtual node.
+pub(crate) struct Pods {
+    peer: Arc<Peer>,
+    inputs: watch::Receiver<Inputs>,
+    events: Events,
+    home: Watched<RawPod>,
+    twins: Mutex<BTreeMap<String, Arc<TwinNamespace>>>,
+    queue: Queue<Key>,
+    /// Counts what happens to the pods at home.
+    changes: watch::Sender<u64>,
+}
+
+/// What is in a twin namespace.
+struct TwinNamespace {
+    name: String,
+    shadows: Watched<ShadowPod>,
+    pods: Watched<RawPod>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PodError {
+    #[error("apply ShadowPod {0}/{1} in the remote cluster")]
+    ApplyShadow(String, String, #[source] kube::Error),
+    #[error("delete ShadowPod {0}/{1} in the remote cluster")]
+    DeleteShadow(String, String, #[source] kube::Error),
+    #[error("set the status of pod {0}/{1}")]
+    SetStatus(String, String, #[source] kube::Error),
+    #[error("delete pod {0}/{1}")]
+    Delete(String, String, #[source] kube::Error),
+}
+
+impl Pods {
+    /// Starts to watch.
+    pub(crate) fn new(peer: Arc<Peer>, inputs: watch::Receiver<Inputs>) -> (Arc<Self>, Asked<Key>) {
+        let (queue, asked) = queue();
+        let of_node = watcher::Config::default().fields(&format!("spec.nodeName={}", peer.node));
+        let (told, (changes, _)) = (queue.clone(), watch::channel(0));
+        let count = changes.clone();
+        let all = Arc::new(tokio::sync::Notify::new());
+        let ring = all.clone();
+        let home = Watched::new(Api::all(peer.home.clone()), of_node, move |changed| {
+            match changed {
+                Changed::One(pod) => told.push(key(pod)),
+                Changed::Any => ring.notify_one(),
+            }
+            count.send_modify(|count| *count += 1);
+        });
+        let events = Events::new(peer.home.clone(), MANAGER);
+        let twins = Mutex::default();
+        let pods = Arc::new(Self { peer, inputs, events, home, twins, queue, changes });
+        let (weak, shutdown) = (Arc::downgrade(&pods), pods.peer.shutdown.clone());
+        tokio::spawn(async move {
+            while shutdown.or(all.notified()).await.is_some() {
+                let Some(pods) = weak.upgrade() else { return };
+                pods.ask_for_all();
+            }
+        });
+        (pods, asked)
+    }
+
+    /// Works until the peer ends.
+    pub(crate) async fn run(self: Arc<Self>, asked: Asked<Key>) {
+        let name = format!("pods of {}", self.peer.node);
+        let working =
+            queue::work(&name, asked, AT_A_TIME, &self.peer.shutdown, |key| self.reconcile(key));
+        tokio::join!(working, self.peer.shutdown.or(self.follow()));
+    }
+
+    /// The pods at home.
+    pub(crate) fn at_home(&self) -> Vec<Arc<RawPod>> {
+        self.home.all()
+    }
+
+    /// A pod at home, and the name of its namespace in the remote cluster.
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<(Arc<RawPod>, String)> {
+        let twin = self.peer.namespaces.borrow().get(namespace).cloned()?;
+        Some((self.home.get(namespace, name)?, twin))
+    }
+
+    /// Whether the pods at home are known.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.home.is_complete()
+    }
+
+    /// Tells when something has happened to the pods at home.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Follows what is not about a single pod.
+    async fn follow(self: &Arc<Self>) {
+        let mut inputs = self.inputs.clone();
+        let mut namespaces = self.peer.namespaces.clone();
+        let mut networks = self.peer.networks.clone();
+        loop {
+            self.watch_twins();
+            self.ask_for_all();
+            let changed = tokio::select! {
+                changed = inputs.changed() => changed,
+                changed = namespaces.changed() => changed,
+                changed = networks.changed() => changed,
+            };
+            if changed.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn watch_twins(self: &Arc<Self>) {
+        let wanted = self.peer.namespaces.borrow().clone();
+        let mut twins = self.twins.lock().unwrap_or_else(PoisonError::into_inner);
+        twins.retain(|home, twin| wanted.get(home) == Some(&twin.name));
+        for (home, name) in wanted {
+            let twin = || Arc::new(self.watch_twin(&home, &name));
+            twins.entry(home.clone()).or_insert_with(twin);
+        }
+    }
+
+    fn watch_twin(self: &Arc<Self>, home: &str, name: &str) -> TwinNamespace {
+        let client = &self.peer.remote.client;
+        let ours = format!(
+            "{ORIGIN_LABEL}={},{DESTINATION_LABEL}={}",
+            self.peer.settings.cluster_id, self.peer.cluster.cluster_id
+        );
+        let pods = format!("{MANAGED_BY_LABEL}={SHADOW_POD},{ours}");
+        TwinNamespace {
+            name: name.to_owned(),
+            shadows: Watched::new(
+                Api::namespaced(client.clone(), name),
+                watcher::Config::default().labels(&ours),
+                self.tell(home),
+            ),
+            pods: Watched::new(
+                Api::namespaced(client.clone(), name),
+                watcher::Config::default().labels(&pods),
+                self.tell(home),
+            ),
+        }
+    }
+
+    fn tell<K: ResourceExt>(self: &Arc<Self>, home: &str) -> impl FnMut(Changed<'_, K>) + use<K> {
+        let (pods, home) = (Arc::downgrade(self), home.to_owned());
+        move |changed| {
+            let Some(pods) = pods.upgrade() else { return };
+            match changed {
+                Changed::One(object) => pods.queue.push((home.clone(), object.name_any())),
+                Changed::Any => pods.ask_for_all(),
+            }
+        }
+    }
+
+    /// Asks for all pods that are known of on either side.
+    fn ask_for_all(&self) {
+        for pod in self.home.all() {
+            self.queue.push(key(&*pod));
+        }
+        let twins = self.twins.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (home, twin) in twins {
+            for shadow in twin.shadows.all() {
+                self.queue.push((home.clone(), shadow.name_any()));
+            }
+        }
+    }
+
+    async fn reconcile(&self, (namespace, name): Key) -> Result<(), PodError> {
+        if !self.home.is_complete() {
+            return Ok(());
+        }
+        let home = self.home.get(&namespace, &name);
+        let twins = self.twins.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let twin = twins.get(&namespace);
+        let inputs = self.inputs.borrow().clone();
+        let networks = *self.peer.networks.borrow();
+        let from = Viewpoint {
+            networks: networks.as_ref(),
+            node_address: self.peer.settings.pod_ip,
+            not_ready: inputs.not_ready.as_ref(),
+            now: Timestamp::now(),
+        };
+        let blind = twin.is_some_and(|t| !t.shadows.is_complete() || !t.pods.is_complete());
+        if blind {
+            return self.while_blind(home.as_deref(), from).await;
+        }
+        let (shadow, remote) = twin.map_or((None, None), |twin| {
+            (twin.shadows.get(&twin.name, &name), twin.pods.get(&twin.name, &name))
+        });
+        let seen = Seen {
+            home: home.as_deref(),
+            twin: match twin {
+                Some(twin) => Twin::There(&twin.name),
+                None if inputs.wanted_namespaces.contains(&namespace) => Twin::Awaited,
+                None => Twin::Unwanted,
+            },
+            shadow: shadow.as_deref(),
+            remote: remote.as_deref(),
+        };
+        let route =
+            Route { home: &self.peer.settings.cluster_id, remote: &self.peer.cluster.cluster_id };
+        let decision = decide::decide(seen, route, from);
+        // What is known goes home even when the remote cluster does not answer.
+        let at_home = match home.as_deref() {
+            Some(pod) => self.do_at_home(pod, decision.home).await,
+            None => Ok(()),
+        };
+        if let Some(twin) = twin {
+            self.do_there(&twin.name, &name, decision.remote).await?;
+        }
+        at_home
+    }
+
+    /// Nothing is known of the remote cluster yet, and maybe it can't be asked.
+    async fn while_blind(
+        &self,
+        home: Option<&RawPod>,
+        from: Viewpoint<'_>,
+    ) -> Result<(), PodError> {
+        let (Some(pod), Some(why)) = (home, from.not_ready) else {
+            return Ok(());
+        };
+        if pod.is_finished() || pod.status.get("containerStatuses").is_none() {
+            return Ok(());
+        }
+        let status = pod_status::lost(pod, why.reason, &why.message, from.now);
+        if !pod_status::differs(&pod.status, &status) {
+            return Ok(());
+        }
+        self.do_at_home(pod, Home::Status(status)).await
+    }
+
+    async fn do_there(&self, twin: &str, name: &str, what: Remote) -> Result<(), PodError> {
+        let api: Api<ShadowPod> = Api::namespaced(self.peer.remote.client.clone(), twin);
+        let names = || (twin.to_owned(), name.to_owned());
+        match what {
+            Remote::Nothing => Ok(()),
+            Remote::Apply(shadow) => {
+                writer::apply(&api, MANAGER, &shadow).await.map(drop).map_err(|source| {
+                    let (twin, name) = names();
+                    PodError::ApplyShadow(twin, name, source)
+                })
+            }
+            Remote::Delete { uid, grace } => {
+                delete_shadow(&api, name, uid, grace).await.map_err(|source| {
+                    let (twin, name) = names();
+                    PodError::DeleteShadow(twin, name, source)
+                })
+            }
+        }
+    }
+
+    async fn do_at_home(&self, pod: &RawPod, what: Home) -> Result<(), PodError> {
+        let (namespace, name) = key(pod);
+        let api: Api<RawPod> = Api::namespaced(self.peer.home.clone(), &namespace);
+        match what {
+            Home::Nothing => Ok(()),
+            Home::Status(status) => {
+                self.say_why(pod, &status).await;
+                let patch = status_patch(pod, &status);
+                let params =
+                    PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+                let done = api.patch_status(&name, &params, &Patch::Strategic(patch)).await;
+                stale_is_fine(done.map(drop))
+                    .map_err(|source| PodError::SetStatus(namespace, name, source))
+            }
+            Home::Remove => delete_pod(&api, pod, Some(0))
+                .await
+                .map_err(|source| PodError::Delete(namespace, name, source)),
+            Home::Evict => {
+                let note = "its namespace is not offloaded to this node's cluster any more";
+                self.events.normal(pod, "Evicted", note).await;
+                delete_pod(&api, pod, None)
+                    .await
+                    .map_err(|source| PodError::Delete(namespace, name, source))
+            }
+        }
+    }
+
+    async fn say_why(&self, pod: &RawPod, status: &Value) {
+        let text = |field: &str| status[field].as_str();
+        if let (Some("Pending"), Some(reason), Some(message)) =
+            (text("phase"), text("reason"), text("message"))
+        {
+            self.events.warning(pod, reason, message).await;
+        }
+    }
+}
+
+/// Asks a pod to end, with these seconds unless its own.
+pub(crate) async fn delete_pod(
+    api: &Api<RawPod>,
+    pod: &RawPod,
+    grace: Option<u32>,
+) -> kube::Result<()> {
+    let params = DeleteParams {
+        grace_period_seconds: grace,
+        preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    writer::absent_is_fine(api.delete(&pod.name_any(), &params).await.map(drop))
+}
+
+async fn delete_shadow(
+    api: &Api<ShadowPod>,
+    name: &str,
+    uid: Option<String>,
+    grace: Option<i64>,
+) -> kube::Result<()> {
+    if let Some(seconds) = grace {
+        let patch = json!({ "metadata": {
+            "uid": uid,
+            "annotations": { GRACE_PERIOD_ANNOTATION: seconds.to_string() },
+        } });
+        let done = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        stale_is_fine(done.map(drop))?;
+    }
+    // The ShadowPod is there until its pod is gone.
+    let params = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        preconditions: Some(Preconditions { uid, resource_version: None }),
+        ..DeleteParams::default()
+    };
+    writer::absent_is_fine(api.delete(name, &params).await.map(drop))
+}
+
+/// What a real kubelet would send: lists with keys are merged by them, unless told to be replaced.
+fn status_patch(pod: &RawPod, status: &Value) -> Value {
+    let mut fields = serde_json::Map::new();
+    for field in pod_status::OURS {
+        let value = match status.get(field) {
+            Some(Value::Array(items)) if field.ends_with("IPs") => {
+                let mut items = items.clone();
+                items.insert(0, json!({ "$patch": "replace" }));
+                items.into()
+            }
+            Some(value) => value.clone(),
+            None if pod.status.get(field).is_some() => Value::Null,
+            None => continue,
+        };
+        fields.insert(field.into(), value);
+    }
+    if let Some(conditions) = status.get("conditions") {
+        fields.insert("conditions".into(), conditions.clone());
+    }
+    json!({ "metadata": { "uid": pod.metadata.uid }, "status": fields })
+}
+
+/// The object is gone, or another one by now: there will be news of it.
+fn stale_is_fine(result: kube::Result<()>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status))
+            if status.code == 422 && status.message.contains("metadata.uid") =>
+        {
+            Ok(())
+        }
+        other => writer::absent_is_fine(other),
+    }
+}
+
+fn key<K: ResourceExt>(object: &K) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}

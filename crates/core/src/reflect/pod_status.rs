@@ -30,7 +30,7 @@ const TAKEN: [&str; 6] =
     ["phase", "reason", "message", "startTime", "initContainerStatuses", "containerStatuses"];
 
 /// All that a status of ours can have, `conditions` aside.
-const OURS: [&str; 10] = [
+pub const OURS: [&str; 10] = [
     "phase",
     "reason",
     "message",

@@ -1,0 +1,177 @@
+//! What a request to a kubelet asks for, and how the remote API server is asked the same.
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Whether anybody is there.
+    Health,
+    /// The pods of the node.
+    Pods,
+    /// Something of one pod.
+    Pod(Call),
+}
+
+/// What is asked of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub namespace: String,
+    pub pod: String,
+    subresource: &'static str,
+    query: String,
+}
+
+/// What the log of a container can be asked with.
+const LOG_OPTIONS: [&str; 8] = [
+    "follow",
+    "previous",
+    "timestamps",
+    "sinceSeconds",
+    "sinceTime",
+    "tailLines",
+    "limitBytes",
+    "stream",
+];
+
+/// A kubelet calls the streams from its own point of view.
+const STREAMS: [(&str, &str); 4] =
+    [("input", "stdin"), ("output", "stdout"), ("error", "stderr"), ("tty", "tty")];
+
+impl Route {
+    pub(super) fn parse(path: &str, query: &str) -> Option<Self> {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        match parts[..] {
+            ["healthz"] => Some(Self::Health),
+            ["pods"] => Some(Self::Pods),
+            ["containerLogs", namespace, pod, container] => {
+                Call::new("log", namespace, pod, Some(container), log_query(query))
+            }
+            [kind @ ("exec" | "attach"), namespace, pod, container]
+            | [kind @ ("exec" | "attach"), namespace, pod, _, container] => {
+                let kind = if kind == "exec" { "exec" } else { "attach" };
+                Call::new(kind, namespace, pod, Some(container), stream_query(query))
+            }
+            ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
+                Call::new("portforward", namespace, pod, None, port_query(query))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Call {
+    fn new(
+        subresource: &'static str,
+        namespace: &str,
+        pod: &str,
+        container: Option<&str>,
+        mut query: Vec<String>,
+    ) -> Option<Route> {
+        if ![Some(namespace), Some(pod), container].into_iter().flatten().all(is_name) {
+            return None;
+        }
+        if let Some(container) = container {
+            query.insert(0, format!("container={container}"));
+        }
+        Some(Route::Pod(Self {
+            namespace: namespace.to_owned(),
+            pod: pod.to_owned(),
+            subresource,
+            query: query.join("&"),
+        }))
+    }
+
+    /// Path and query of the same thing at the remote API server, where the pod's namespace has
+    /// this name.
+    pub(super) fn path_there(&self, namespace: &str) -> String {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{}/{}", self.pod, self.subresource);
+        if self.query.is_empty() { path } else { format!("{path}?{}", self.query) }
+    }
+}
+
+/// Names go into a path as they are.
+fn is_name(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
+        && text.bytes().any(|b| b != b'.')
+}
+
+/// Names and values of a query, encoded as they came.
+fn options(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    query
+        .split('&')
+        .filter(|option| !option.is_empty())
+        .map(|option| option.split_once('=').unwrap_or((option, "")))
+}
+
+fn log_query(query: &str) -> Vec<String> {
+    options(query)
+        .filter(|(name, _)| LOG_OPTIONS.contains(name))
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect()
+}
+
+fn stream_query(query: &str) -> Vec<String> {
+    options(query)
+        .filter_map(|(name, value)| {
+            if name == "command" {
+                return Some(format!("command={value}"));
+            }
+            let (_, there) =
+                STREAMS.iter().find(|(here, there)| *here == name || *there == name)?;
+            Some(format!("{there}={}", matches!(value, "1" | "true")))
+        })
+        .collect()
+}
+
+fn port_query(query: &str) -> Vec<String> {
+    options(query)
+        .filter(|(name, _)| matches!(*name, "port" | "ports"))
+        .map(|(_, value)| format!("ports={value}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn there(path: &str, query: &str) -> Option<String> {
+        match Route::parse(path, query)? {
+            Route::Pod(call) => Some(call.path_there("shop-rome")),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn logs_are_asked_for_with_the_same_options() {
+        assert_eq!(
+            there("/containerLogs/shop/web-0/web", "follow=true&tailLines=5&x=1").unwrap(),
+            "/api/v1/namespaces/shop-rome/pods/web-0/log?container=web&follow=true&tailLines=5"
+        );
+    }
+
+    #[test]
+    fn streams_have_other_names_there() {
+        let expected = "/api/v1/namespaces/shop-rome/pods/web/exec?container=web&command=a%20b\
+                        &command=c&stdin=true&stdout=true&tty=false";
+        let query = "command=a%20b&command=c&input=1&output=1&tty=0";
+        assert_eq!(there("/exec/shop/web/web", query).unwrap(), expected);
+        assert_eq!(there("/exec/shop/web/0b2f/web", query).unwrap(), expected);
+        assert!(there("/attach/shop/web/web", "").unwrap().ends_with("/attach?container=web"));
+    }
+
+    #[test]
+    fn ports_can_be_given_or_come_with_the_streams() {
+        let path = "/api/v1/namespaces/shop-rome/pods/web/portforward";
+        assert_eq!(there("/portForward/shop/web", "").unwrap(), path);
+        assert_eq!(there("/portForward/shop/web", "port=80").unwrap(), format!("{path}?ports=80"));
+    }
+
+    #[test]
+    fn nothing_else_gets_through() {
+        for path in
+            ["/", "/run/a/b/c", "/containerLogs/a/b", "/exec/a/..%2fb/c", "/exec/a/../c", "/logs/x"]
+        {
+            assert_eq!(Route::parse(path, ""), None, "{path}");
+        }
+        assert_eq!(Route::parse("/pods/", ""), Some(Route::Pods));
+    }
+}

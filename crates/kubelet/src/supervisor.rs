@@ -1,0 +1,206 @@
+//! Which virtual nodes there are: one for each offer that was accepted. The watches on this cluster
+//! are shared by all of them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kube::{Api, Client, ResourceExt, runtime::watcher};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
+use tombolo_api::{
+    ClusterIdentity,
+    discovery::ForeignCluster,
+    names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
+    net::TunnelEndpoint,
+    sharing::ResourceOffer,
+    virtualkubelet::NamespaceMap,
+};
+use tombolo_core::{
+    node::{self, Stage},
+    translate::Networks,
+};
+use tombolo_runtime::{remote::Remotes, settings::Settings, shutdown::Shutdown};
+
+use crate::{
+    api::Gate,
+    virtual_node::{self, Inputs, Shared, Sources},
+    watching::Watched,
+};
+
+/// Namespace and name of an offer.
+type Key = (String, String);
+
+/// Runs all virtual nodes until the end is asked for.
+pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shutdown: Shutdown) {
+    let seen = Seen::new(&client);
+    let shared = Shared {
+        remotes: Remotes::new(client.clone()),
+        client,
+        settings: Arc::new(settings),
+        gate,
+        shutdown: shutdown.clone(),
+    };
+    let mut running: BTreeMap<Key, Running> = BTreeMap::new();
+    let mut tasks = JoinSet::new();
+    let work = async {
+        loop {
+            if seen.is_complete() {
+                seen.update(&shared, &mut running, &mut tasks);
+            }
+            tokio::select! {
+                () = seen.bell.notified() => {}
+                Some(ended) = tasks.join_next() => {
+                    if let Ok(key) = ended {
+                        running.remove(&key);
+                    }
+                }
+            }
+        }
+    };
+    shutdown.or(work).await;
+    while tasks.join_next().await.is_some() {}
+}
+
+/// A virtual node that runs, and how it hears of what it depends on.
+struct Running {
+    inputs: watch::Sender<Inputs>,
+    namespaces: watch::Sender<BTreeMap<String, String>>,
+    networks: watch::Sender<Option<Networks>>,
+}
+
+/// What there is in this cluster.
+struct Seen {
+    bell: Arc<Notify>,
+    offers: Watched<ResourceOffer>,
+    clusters: Watched<ForeignCluster>,
+    maps: Watched<NamespaceMap>,
+    tunnels: Watched<TunnelEndpoint>,
+}
+
+/// What a virtual node depends on, at one time.
+struct Snapshot {
+    cluster: ClusterIdentity,
+    inputs: Inputs,
+    namespaces: BTreeMap<String, String>,
+    networks: Option<Networks>,
+}
+
+impl Seen {
+    fn new(client: &Client) -> Self {
+        let bell = Arc::new(Notify::new());
+        let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
+        let originals = watcher::Config::default().labels(REPLICATE_TO_LABEL);
+        let (a, b, c, d) = (bell.clone(), bell.clone(), bell.clone(), bell.clone());
+        let all = watcher::Config::default;
+        Self {
+            offers: Watched::new(Api::all(client.clone()), copies, move |_| a.notify_one()),
+            clusters: Watched::new(Api::all(client.clone()), all(), move |_| b.notify_one()),
+            maps: Watched::new(Api::all(client.clone()), originals, move |_| c.notify_one()),
+            tunnels: Watched::new(Api::all(client.clone()), all(), move |_| d.notify_one()),
+            bell,
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.offers.is_complete()
+            && self.clusters.is_complete()
+            && self.maps.is_complete()
+            && self.tunnels.is_complete()
+    }
+
+    fn update(
+        &self,
+        shared: &Shared,
+        running: &mut BTreeMap<Key, Running>,
+        tasks: &mut JoinSet<Key>,
+    ) {
+        let mut gone: Vec<Key> = running.keys().cloned().collect();
+        for offer in self.offers.all() {
+            let key = (offer.namespace().unwrap_or_default(), offer.name_any());
+            gone.retain(|other| *other != key);
+            let Some(snapshot) = self.snapshot(&offer) else {
+                continue;
+            };
+            if let Some(running) = running.get(&key) {
+                running.tell(snapshot);
+            } else if snapshot.inputs.stage != Stage::Absent {
+                running.insert(key.clone(), start(key, shared, snapshot, tasks));
+            }
+        }
+        for key in gone {
+            let inputs = &running[&key].inputs;
+            inputs.send_if_modified(|inputs| {
+                std::mem::replace(&mut inputs.stage, Stage::Draining) != Stage::Draining
+            });
+        }
+    }
+
+    /// All that the node of an offer depends on, once it is known which cluster offers.
+    fn snapshot(&self, offer: &Arc<ResourceOffer>) -> Option<Snapshot> {
+        let namespace = offer.namespace().unwrap_or_default();
+        let clusters = self.clusters.all();
+        let cluster = clusters.iter().find(|cluster| {
+            let identity = cluster.spec.cluster_identity.as_ref();
+            identity.is_some_and(|identity| identity.cluster_id == offer.spec.cluster_id)
+        });
+        let identity = cluster.and_then(|cluster| cluster.spec.cluster_identity.clone());
+        let maps = self.maps.all();
+        let map = maps.iter().find(|map| map.namespace().as_ref() == Some(&namespace));
+        let (namespaces, wanted_namespaces) = node::namespaces(map.map(|map| &**map));
+        let tunnels = self.tunnels.all();
+        let tunnel = tunnels.iter().find(|t| t.spec.cluster_id == offer.spec.cluster_id);
+        Some(Snapshot {
+            cluster: identity.or_else(|| unnamed(offer))?,
+            inputs: Inputs {
+                stage: node::stage(offer),
+                not_ready: node::health(cluster.map(|cluster| &**cluster)).err(),
+                offer: ResourceOffer::clone(offer),
+                wanted_namespaces,
+            },
+            namespaces,
+            networks: tunnel.and_then(|tunnel| Networks::from_tunnel_endpoint(tunnel)),
+        })
+    }
+}
+
+/// The cluster of an offer that has outlived its ForeignCluster: offers are called after whoever
+/// made them.
+fn unnamed(offer: &ResourceOffer) -> Option<ClusterIdentity> {
+    Some(ClusterIdentity {
+        cluster_id: offer.spec.cluster_id.clone(),
+        cluster_name: offer.name_any().parse().ok()?,
+    })
+}
+
+fn start(key: Key, shared: &Shared, snapshot: Snapshot, tasks: &mut JoinSet<Key>) -> Running {
+    let (inputs, inputs_seen) = watch::channel(snapshot.inputs);
+    let (namespaces, namespaces_seen) = watch::channel(snapshot.namespaces);
+    let (networks, networks_seen) = watch::channel(snapshot.networks);
+    let sources =
+        Sources { inputs: inputs_seen, namespaces: namespaces_seen, networks: networks_seen };
+    let shared = shared.clone();
+    tasks.spawn(async move {
+        virtual_node::live(shared, snapshot.cluster, sources).await;
+        key
+    });
+    Running { inputs, namespaces, networks }
+}
+
+impl Running {
+    fn tell(&self, snapshot: Snapshot) {
+        set(&self.networks, snapshot.networks);
+        set(&self.namespaces, snapshot.namespaces);
+        set(&self.inputs, snapshot.inputs);
+    }
+}
+
+fn set<T: PartialEq>(channel: &watch::Sender<T>, value: T) {
+    channel.send_if_modified(|now| {
+        let differs = *now != value;
+        if differs {
+            *now = value;
+        }
+        differs
+    });
+}

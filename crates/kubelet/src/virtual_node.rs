@@ -1,0 +1,300 @@
+//! The life of a virtual node: from an accepted offer to the end of it.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::{Api, Client, ResourceExt, runtime::watcher};
+use tokio::{
+    net::TcpListener,
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep, timeout_at},
+};
+use tombolo_api::{
+    ClusterIdentity,
+    names::{self, IDENTITY_SECRET, KUBELET_FINALIZER},
+    sharing::ResourceOffer,
+};
+use tombolo_core::{
+    node::{self as core_node, NotReady, Stage},
+    reflect::pod::RawPod,
+};
+use tombolo_runtime::{
+    controller::Chain, finalizer, remote::Remotes, settings::Settings, shutdown::Shutdown, writer,
+};
+use tracing::{info, warn};
+
+use crate::{
+    MANAGER, api, node,
+    peer::Peer,
+    pods::{self, Pods},
+    reflection,
+    watching::Watched,
+};
+
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How long pods are waited for that nobody can reach.
+const UNREACHABLE_GRACE: Duration = Duration::from_secs(30);
+
+/// What a virtual node depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Inputs {
+    /// The offer.
+    pub offer: ResourceOffer,
+    /// What it asks for.
+    pub stage: Stage,
+    /// Why the node is not ready, if it is not.
+    pub not_ready: Option<NotReady>,
+    /// Namespaces that are wanted over there.
+    pub wanted_namespaces: BTreeSet<String>,
+}
+
+/// What all virtual nodes share.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub client: Client,
+    pub settings: Arc<Settings>,
+    pub remotes: Remotes,
+    pub gate: Arc<api::Gate>,
+    pub shutdown: Shutdown,
+}
+
+/// Where a virtual node learns what it depends on.
+#[derive(Clone, Debug)]
+pub(crate) struct Sources {
+    pub inputs: watch::Receiver<Inputs>,
+    pub namespaces: watch::Receiver<std::collections::BTreeMap<String, String>>,
+    pub networks: watch::Receiver<Option<tombolo_core::translate::Networks>>,
+}
+
+/// Whatever way a life takes, its tasks end with it.
+struct End(Shutdown);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.ask();
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LifeError {
+    #[error("look for node {0}")]
+    LookForNode(String, #[source] kube::Error),
+    #[error("put the finalizer on ResourceOffer {0}")]
+    AddFinalizer(String, #[source] kube::Error),
+    #[error("say in ResourceOffer {0} which node stands for it")]
+    NameNode(String, #[source] kube::Error),
+    #[error("take the finalizer off ResourceOffer {0}")]
+    RemoveFinalizer(String, #[source] kube::Error),
+    #[error("get a client for the remote cluster")]
+    Remote(#[from] tombolo_runtime::remote::NoIdentity),
+    #[error("listen for the kubelet API of node {0}")]
+    Listen(String, #[source] std::io::Error),
+    #[error(transparent)]
+    Node(#[from] node::NodeError),
+}
+
+/// Lives until the offer is gone, or the end is asked for.
+pub(crate) async fn live(shared: Shared, cluster: ClusterIdentity, sources: Sources) {
+    let name = cluster.cluster_name.clone();
+    let living = async {
+        while let Err(error) = life(&shared, &cluster, sources.clone()).await {
+            warn!(cluster = %name, retry_in = ?RETRY, "{}", Chain(&error));
+            sleep(RETRY).await;
+        }
+    };
+    shared.shutdown.or(living).await;
+}
+
+async fn life(
+    shared: &Shared,
+    cluster: &ClusterIdentity,
+    sources: Sources,
+) -> Result<(), LifeError> {
+    let offer = sources.inputs.borrow().offer.clone();
+    let node = choose_name(shared, cluster, &offer).await?;
+    let serving = || sources.inputs.borrow().stage == Stage::Serving;
+    if serving() {
+        claim(shared, &sources.inputs.borrow().offer.clone(), &node).await?;
+    }
+    let tenant_namespace = offer.namespace().unwrap_or_default();
+    let remote = match shared.remotes.in_namespace(&tenant_namespace, cluster.clone()).await {
+        Ok(remote) => remote,
+        Err(error) if serving() => return Err(error.into()),
+        // Nobody is there to ask any more.
+        Err(_) => return abandon(shared, &node, cluster, &sources).await,
+    };
+    let peer = Arc::new(Peer {
+        home: shared.client.clone(),
+        settings: shared.settings.clone(),
+        remote,
+        cluster: cluster.clone(),
+        node: node.clone(),
+        tenant_namespace,
+        namespaces: sources.namespaces.clone(),
+        networks: sources.networks.clone(),
+        shutdown: shared.shutdown.child(),
+    });
+    let _end = End(peer.shutdown.clone());
+    let listener = TcpListener::bind(("0.0.0.0", 0)).await;
+    let port = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+    let (port, listener) = port.map_err(|source| LifeError::Listen(node.clone(), source))?;
+
+    let (pods, asked) = Pods::new(peer.clone(), sources.inputs.clone());
+    let _identity = renew(shared, &peer);
+    let mut tasks = JoinSet::new();
+    let node_end = peer.shutdown.child();
+    tasks.spawn(node::keep(peer.clone(), port, sources.inputs.clone(), node_end.clone()));
+    tasks.spawn(pods.clone().run(asked));
+    tasks.spawn(api::serve(listener, shared.gate.clone(), peer.clone(), pods.clone()));
+    tasks.spawn(reflection::run(peer.clone()));
+    info!(node, cluster = %cluster.cluster_name, port, "serving the virtual node");
+
+    let mut inputs = sources.inputs.clone();
+    if inputs.wait_for(|inputs| inputs.stage != Stage::Serving).await.is_err() {
+        return Ok(());
+    }
+    info!(node, "draining the virtual node");
+    drain(&peer, &pods, &mut inputs).await;
+    peer.shutdown.ask();
+    while tasks.join_next().await.is_some() {}
+    node::remove(&peer).await?;
+    release(shared, &inputs.borrow().offer.clone()).await?;
+    info!(node, "the virtual node is gone");
+    Ok(())
+}
+
+/// The name that the node has, or gets.
+async fn choose_name(
+    shared: &Shared,
+    cluster: &ClusterIdentity,
+    offer: &ResourceOffer,
+) -> Result<String, LifeError> {
+    if let Some(name) = offer.status.as_ref().and_then(|status| status.virtual_node.clone()) {
+        return Ok(name);
+    }
+    let (name, id) = (&cluster.cluster_name, &cluster.cluster_id);
+    let first = names::virtual_node(name, id, |_| false);
+    let found = Api::<Node>::all(shared.client.clone()).get_opt(&first).await;
+    let found = found.map_err(|source| LifeError::LookForNode(first, source))?;
+    let taken = found.is_some_and(|node| core_node::is_taken(&node, id));
+    Ok(names::virtual_node(name, id, |_| taken))
+}
+
+/// Says that a node stands for the offer, before there is one.
+async fn claim(shared: &Shared, offer: &ResourceOffer, node: &str) -> Result<(), LifeError> {
+    let api = offers(shared, offer);
+    finalizer::add(&api, offer, KUBELET_FINALIZER)
+        .await
+        .map_err(|source| LifeError::AddFinalizer(offer.name_any(), source))?;
+    if offer.status.as_ref().and_then(|status| status.virtual_node.as_deref()) == Some(node) {
+        return Ok(());
+    }
+    let status = serde_json::json!({ "virtualNode": node });
+    writer::apply_status(&api, MANAGER, &offer.name_any(), &status)
+        .await
+        .map(drop)
+        .map_err(|source| LifeError::NameNode(offer.name_any(), source))
+}
+
+async fn release(shared: &Shared, offer: &ResourceOffer) -> Result<(), LifeError> {
+    let api = offers(shared, offer);
+    let failed = |source| LifeError::RemoveFinalizer(offer.name_any(), source);
+    let Some(offer) = api.get_opt(&offer.name_any()).await.map_err(failed)? else {
+        return Ok(());
+    };
+    let none = serde_json::json!({});
+    writer::apply_status(&api, MANAGER, &offer.name_any(), &none).await.map_err(failed)?;
+    let offer = api.get_opt(&offer.name_any()).await.map_err(failed)?;
+    match offer {
+        Some(offer) => finalizer::remove(&api, &offer, KUBELET_FINALIZER).await.map_err(failed),
+        None => Ok(()),
+    }
+}
+
+fn offers(shared: &Shared, offer: &ResourceOffer) -> Api<ResourceOffer> {
+    Api::namespaced(shared.client.clone(), &offer.namespace().unwrap_or_default())
+}
+
+/// A renewed identity counts as soon as it is there.
+fn renew(shared: &Shared, peer: &Peer) -> Watched<Secret> {
+    let api = Api::namespaced(shared.client.clone(), &peer.tenant_namespace);
+    let of_name = watcher::Config::default().fields(&format!("metadata.name={IDENTITY_SECRET}"));
+    let (remotes, namespace) = (shared.remotes.clone(), peer.tenant_namespace.clone());
+    let cluster = peer.cluster.clone();
+    Watched::new(api, of_name, move |_| {
+        let (remotes, namespace, cluster) = (remotes.clone(), namespace.clone(), cluster.clone());
+        tokio::spawn(async move {
+            if let Err(error) = remotes.in_namespace(&namespace, cluster).await {
+                warn!(namespace, "renew the identity: {}", Chain(&error));
+            }
+        });
+    })
+}
+
+/// Asks the pods of the node to end, and waits until they have: those of DaemonSets, which come
+/// back as long as there is a node, go with it.
+async fn drain(peer: &Peer, pods: &Pods, inputs: &mut watch::Receiver<Inputs>) {
+    let mut changes = pods.changes();
+    let mut unreachable: Option<Instant> = None;
+    loop {
+        changes.borrow_and_update();
+        let left: Vec<Arc<RawPod>> =
+            pods.at_home().into_iter().filter(|pod| !pod.is_of_daemon_set()).collect();
+        if pods.is_complete() && left.is_empty() {
+            return;
+        }
+        for pod in left.iter().filter(|pod| !pod.is_deleting()) {
+            end(peer, pod, None).await;
+        }
+        let lost = inputs.borrow_and_update().not_ready.is_some();
+        unreachable = lost.then(|| unreachable.unwrap_or_else(Instant::now));
+        let deadline = unreachable.map(|since| since + UNREACHABLE_GRACE);
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            warn!(node = peer.node, "giving up pods that nobody can reach");
+            for pod in &left {
+                end(peer, pod, Some(0)).await;
+            }
+            return;
+        }
+        let news = async {
+            tokio::select! {
+                _ = changes.changed() => {}
+                _ = inputs.changed() => {}
+            }
+        };
+        let _ =
+            timeout_at(deadline.unwrap_or_else(|| Instant::now() + UNREACHABLE_GRACE), news).await;
+    }
+}
+
+async fn end(peer: &Peer, pod: &RawPod, grace: Option<u32>) {
+    let api = Api::namespaced(peer.home.clone(), &pod.namespace().unwrap_or_default());
+    if let Err(error) = pods::delete_pod(&api, pod, grace).await {
+        warn!(node = peer.node, pod = pod.name_any(), "delete the pod: {}", Chain(&error));
+    }
+}
+
+/// Removes a node whose cluster nobody can speak to any more: after a while, with its pods.
+async fn abandon(
+    shared: &Shared,
+    node: &str,
+    cluster: &ClusterIdentity,
+    sources: &Sources,
+) -> Result<(), LifeError> {
+    warn!(node, "there is no identity for the remote cluster: its pods are given up");
+    let nodes: Api<Node> = Api::all(shared.client.clone());
+    let failed = |source| LifeError::LookForNode(node.to_owned(), source);
+    let found = nodes.get_opt(node).await.map_err(failed)?;
+    if let Some(found) = found.filter(|found| !core_node::is_taken(found, &cluster.cluster_id)) {
+        let pods: Api<RawPod> = Api::all(shared.client.clone());
+        let of_node = kube::api::ListParams::default().fields(&format!("spec.nodeName={node}"));
+        for pod in pods.list(&of_node).await.map_err(failed)? {
+            let api = Api::namespaced(shared.client.clone(), &pod.namespace().unwrap_or_default());
+            pods::delete_pod(&api, &pod, Some(0)).await.map_err(failed)?;
+        }
+        writer::delete_if_same(&nodes, node, found.uid().as_deref()).await.map_err(failed)?;
+    }
+    release(shared, &sources.inputs.borrow().offer.clone()).await
+}

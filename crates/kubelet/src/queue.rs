@@ -49,7 +49,7 @@ pub(crate) async fn work<K, E, Working>(
     E: Error,
     Working: Future<Output = Result<(), E>>,
 {
-    let mut waiting = Waiting::default();
+    let mut waiting: Waiting<K> = Waiting::default();
     let mut busy = BTreeSet::new();
     let mut again = BTreeSet::new();
     let mut failures: BTreeMap<K, u32> = BTreeMap::new();

@@ -51,7 +51,7 @@ pub(crate) struct Inputs {
 }
 
 /// What all virtual nodes share.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Shared {
     pub client: Client,
     pub settings: Arc<Settings>,
@@ -116,14 +116,14 @@ async fn life(
     let node = choose_name(shared, cluster, &offer).await?;
     let serving = || sources.inputs.borrow().stage == Stage::Serving;
     if serving() {
-        claim(shared, &sources.inputs.borrow().offer.clone(), &node).await?;
+        claim(shared, &offer, &node).await?;
     }
     let tenant_namespace = offer.namespace().unwrap_or_default();
     let remote = match shared.remotes.in_namespace(&tenant_namespace, cluster.clone()).await {
         Ok(remote) => remote,
         Err(error) if serving() => return Err(error.into()),
         // Nobody is there to ask any more.
-        Err(_) => return abandon(shared, &node, cluster, &sources).await,
+        Err(_) => return abandon(shared, &node, cluster, &offer).await,
     };
     let peer = Arc::new(Peer {
         home: shared.client.clone(),
@@ -160,7 +160,7 @@ async fn life(
     peer.shutdown.ask();
     while tasks.join_next().await.is_some() {}
     node::remove(&peer).await?;
-    release(shared, &inputs.borrow().offer.clone()).await?;
+    release(shared, &offer).await?;
     info!(node, "the virtual node is gone");
     Ok(())
 }
@@ -281,7 +281,7 @@ async fn abandon(
     shared: &Shared,
     node: &str,
     cluster: &ClusterIdentity,
-    sources: &Sources,
+    offer: &ResourceOffer,
 ) -> Result<(), LifeError> {
     warn!(node, "there is no identity for the remote cluster: its pods are given up");
     let nodes: Api<Node> = Api::all(shared.client.clone());
@@ -296,5 +296,5 @@ async fn abandon(
         }
         writer::delete_if_same(&nodes, node, found.uid().as_deref()).await.map_err(failed)?;
     }
-    release(shared, &sources.inputs.borrow().offer.clone()).await
+    release(shared, offer).await
 }

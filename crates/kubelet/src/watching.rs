@@ -16,7 +16,8 @@ use kube::{
     runtime::{
         WatchStreamExt,
         reflector::{self, ObjectRef, Store},
-        watcher::{self, Event, ExponentialBackoff},
+        utils::Backoff,
+        watcher::{self, Event},
     },
 };
 use serde::de::DeserializeOwned;
@@ -37,7 +38,6 @@ pub(crate) enum Changed<'a, K> {
 }
 
 /// Objects as they are, kept up to date until this is dropped.
-#[derive(Debug)]
 pub(crate) struct Watched<K>
 where
     K: Resource + 'static,
@@ -62,10 +62,9 @@ where
         let complete = Arc::new(AtomicBool::new(false));
         let is_complete = complete.clone();
         let task = tokio::spawn(async move {
-            let retry = ExponentialBackoff::new(FIRST_RETRY, LAST_RETRY, 2.0, true);
             let events = watcher::watcher(api, config)
                 .modify(|object| object.managed_fields_mut().clear())
-                .backoff(retry);
+                .backoff(Retry(FIRST_RETRY));
             let mut events = std::pin::pin!(events);
             while let Some(event) = events.next().await {
                 match event {
@@ -119,5 +118,23 @@ where
 {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// A watch that broke is started again soon: the other end may be back at any time.
+struct Retry(Duration);
+
+impl Iterator for Retry {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let next = (self.0 * 2).min(LAST_RETRY);
+        Some(std::mem::replace(&mut self.0, next))
+    }
+}
+
+impl Backoff for Retry {
+    fn reset(&mut self) {
+        self.0 = FIRST_RETRY;
     }
 }

@@ -1,0 +1,272 @@
+//! Rome's virtual node for milan, on two real clusters without a network between their pods: what
+//! the controllers would agree on is written by hand.
+
+mod fixture;
+
+use fixture::{Fixture, eventually};
+use serde_json::json;
+
+const READY: &str = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
+const PHASE: &str = "jsonpath={.status.phase}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_a_virtual_node_run_in_the_other_cluster() {
+    let mut fixture = Fixture::start().await;
+    the_node_is_what_was_offered(&fixture).await;
+    a_pod_runs_there(&fixture).await;
+    logs_exec_attach_and_port_forward_work(&fixture).await;
+    a_pod_deleted_there_is_made_again(&fixture).await;
+    labels_follow(&fixture).await;
+    a_job_finishes_once(&fixture).await;
+    what_can_not_run_there_waits_and_says_why(&fixture).await;
+    losing_the_tunnel_is_seen_at_once(&fixture).await;
+    a_deleted_node_comes_back(&fixture).await;
+    a_deleted_pod_goes_on_both_sides(&fixture).await;
+    a_restart_loses_nothing(&mut fixture).await;
+    a_namespace_that_is_not_offloaded_any_more_is_left(&fixture).await;
+    a_refused_offer_leaves_nothing(&fixture).await;
+}
+
+async fn the_node_is_what_was_offered(f: &Fixture) {
+    f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
+    let cpu = "jsonpath={.status.allocatable.cpu}";
+    f.rome_says(&["get", "node", "liqo-milan", "-o", cpu], "1500m").await;
+    let offer = ["get", "offer", "-n", "liqo-tenant-milan", "milan", "-o"];
+    let node = "jsonpath={.status.virtualNode}";
+    f.rome_says(&[&offer[..], &[node]].concat(), "liqo-milan").await;
+    let finalizers = "jsonpath={.metadata.finalizers[*]}";
+    f.rome_says(&[&offer[..], &[finalizers]].concat(), "liqo.io/kubelet").await;
+    let holder = "jsonpath={.spec.holderIdentity}";
+    let lease = ["get", "lease", "-n", "kube-node-lease", "liqo-milan", "-o", holder];
+    f.rome_says(&lease, "liqo-milan").await;
+}
+
+async fn a_pod_runs_there(f: &Fixture) {
+    f.rome.apply(include_str!("web.yaml")).await.expect("the Deployment applies");
+    f.rome.deployed("shop", "web").await.expect("the pods run");
+    let home = f.json(&f.rome, &["get", "pods", "-n", "shop", "-l", "app=web"]).await;
+    let there = f.json(&f.milan, &["get", "pods", "-n", "shop-rome", "-l", "app=web"]).await;
+    let (home, there) = (&home["items"][0], &there["items"][0]);
+    assert_eq!(home["metadata"]["name"], there["metadata"]["name"]);
+    assert_eq!(there["metadata"]["labels"]["liqo.io/managed-by"], "shadowpod");
+    let real = there["status"]["podIP"].as_str().expect("an address");
+    let host = real.strip_prefix("10.244.").expect("an address of milan's pods");
+    assert_eq!(home["status"]["podIP"], format!("10.81.{host}"));
+    assert_eq!(home["status"]["hostIP"], f.settings.pod_ip.to_string());
+    assert_eq!(home["status"]["containerStatuses"], there["status"]["containerStatuses"]);
+}
+
+async fn logs_exec_attach_and_port_forward_work(f: &Fixture) {
+    let id = f.rome.exec("shop", "deploy/web", &["bash", "-c", "echo $LIQO_CLUSTER_ID"]).await;
+    assert_eq!(id.expect("exec works"), "id-of-milan\n");
+    let logs = f.rome.kubectl(&["logs", "-n", "shop", "deploy/web", "--tail", "1"]).await;
+    assert_eq!(logs.expect("logs work"), "started\n");
+    let failed = f.rome.exec("shop", "deploy/web", &["bash", "-c", "exit 7"]).await.unwrap_err();
+    assert!(failed.to_string().contains("exit code 7"), "{failed}");
+    let script = "printf 'here\\n' | kubectl exec -i -n shop deploy/web -- cat
+        timeout 3 kubectl logs -n shop deploy/web -f | head -n 1
+        exec 3< <(exec kubectl port-forward -n shop deploy/web :8080); forward=$!
+        read -r line <&3; port=${line#*127.0.0.1:}
+        curl -s --max-time 10 http://127.0.0.1:${port%% *}/; kill $forward";
+    let said = f.shell(script).await;
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..2], ["here", "started"], "{said}");
+    assert!(lines[2].starts_with("web-"), "{said}");
+}
+
+async fn a_pod_deleted_there_is_made_again(f: &Fixture) {
+    let uid =
+        ["get", "pods", "-n", "shop", "-l", "app=web", "-o", "jsonpath={.items[0].metadata.uid}"];
+    let there = [
+        "get",
+        "pods",
+        "-n",
+        "shop-rome",
+        "-l",
+        "app=web",
+        "-o",
+        "jsonpath={.items[*].metadata.uid}",
+    ];
+    let (home, before) =
+        (f.rome.kubectl(&uid).await.unwrap(), f.milan.kubectl(&there).await.unwrap());
+    f.milan.kubectl(&["delete", "pods", "-n", "shop-rome", "-l", "app=web"]).await.unwrap();
+    let another = async || f.milan.kubectl(&there).await.unwrap();
+    eventually("another pod", another, |now| !now.is_empty() && *now != before).await;
+    f.rome.deployed("shop", "web").await.expect("it runs again");
+    assert_eq!(f.rome.kubectl(&uid).await.unwrap(), home, "it is the same pod at home");
+
+    // So is a ShadowPod.
+    let shadows =
+        ["get", "shadowpods", "-n", "shop-rome", "-o", "jsonpath={.items[*].metadata.uid}"];
+    let before = f.milan.kubectl(&shadows).await.unwrap();
+    f.milan.kubectl(&["delete", "shadowpods", "-n", "shop-rome", "--all"]).await.unwrap();
+    let another = async || f.milan.kubectl(&shadows).await.unwrap();
+    eventually("another ShadowPod", another, |now| !now.is_empty() && *now != before).await;
+    f.rome.deployed("shop", "web").await.expect("it runs again");
+    assert_eq!(f.rome.kubectl(&uid).await.unwrap(), home, "it is the same pod at home");
+}
+
+async fn labels_follow(f: &Fixture) {
+    f.rome.kubectl(&["label", "pods", "-n", "shop", "-l", "app=web", "colour=red"]).await.unwrap();
+    let there = ["get", "pods", "-n", "shop-rome", "-l", "colour=red", "-o", "name"];
+    let labelled = async || f.milan.kubectl(&there).await.unwrap();
+    eventually("the label", labelled, |pods| !pods.is_empty()).await;
+    f.rome.kubectl(&["label", "pods", "-n", "shop", "-l", "app=web", "colour-"]).await.unwrap();
+    eventually("no label", labelled, String::is_empty).await;
+}
+
+async fn a_job_finishes_once(f: &Fixture) {
+    f.rome.apply(include_str!("job.yaml")).await.expect("the Job applies");
+    let succeeded = "jsonpath={.status.succeeded}";
+    f.rome_says(&["get", "job", "-n", "shop", "once", "-o", succeeded], "1").await;
+    f.milan.kubectl(&["delete", "pods", "-n", "shop-rome", "-l", "job-name=once"]).await.unwrap();
+    let phase = [
+        "get",
+        "pods",
+        "-n",
+        "shop",
+        "-l",
+        "job-name=once",
+        "-o",
+        "jsonpath={.items[*].status.phase}",
+    ];
+    f.rome_says(&phase, "Succeeded").await;
+    f.rome.kubectl(&["delete", "job", "-n", "shop", "once"]).await.unwrap();
+    f.milan_says(
+        &["get", "shadowpods", "-n", "shop-rome", "-l", "job-name=once", "-o", "name"],
+        "",
+    )
+    .await;
+}
+
+async fn what_can_not_run_there_waits_and_says_why(f: &Fixture) {
+    f.rome.apply(include_str!("stuck.yaml")).await.expect("the pods apply");
+    let node = "spec.nodeName=liqo-milan";
+    let daemon = [
+        "get",
+        "pods",
+        "-A",
+        "-l",
+        "app=daemon",
+        "--field-selector",
+        node,
+        "-o",
+        "jsonpath={.items[0].status.phase} {.items[0].status.reason}",
+    ];
+    f.rome_says(&daemon, "Pending DaemonSetNotOffloaded").await;
+    let reason = "jsonpath={.status.phase} {.status.reason}";
+    f.rome_says(&["get", "pod", "elsewhere", "-o", reason], "Pending NamespaceNotOffloaded").await;
+    f.rome_says(&["get", "pod", "-n", "shop", "refused", "-o", reason], "Pending RemotePodRefused")
+        .await;
+    let message = ["get", "pod", "-n", "shop", "refused", "-o", "jsonpath={.status.message}"];
+    let said = f.rome.kubectl(&message).await.unwrap();
+    assert!(said.contains("spec.runtimeClassName") || said.contains("RuntimeClass"), "{said}");
+    for (namespace, what) in
+        [("default", "ds/daemon"), ("default", "pod/elsewhere"), ("shop", "pod/refused")]
+    {
+        f.rome.kubectl(&["delete", "-n", namespace, what]).await.unwrap();
+    }
+}
+
+async fn losing_the_tunnel_is_seen_at_once(f: &Fixture) {
+    let pod = [
+        "get",
+        "pods",
+        "-n",
+        "shop",
+        "-l",
+        "app=web",
+        "-o",
+        "jsonpath={.items[0].status.conditions[?(@.type=='Ready')].status}",
+    ];
+    f.rome_says(&pod, "True").await;
+    let start = std::time::Instant::now();
+    f.condition("TunnelEndpoint", "False").await;
+    f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "False").await;
+    f.rome_says(&pod, "False").await;
+    let took = start.elapsed();
+    assert!(took < std::time::Duration::from_secs(3), "it took {took:?}");
+    f.condition("TunnelEndpoint", "True").await;
+    f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
+    f.rome_says(&pod, "True").await;
+}
+
+async fn a_deleted_node_comes_back(f: &Fixture) {
+    f.rome.kubectl(&["delete", "node", "liqo-milan"]).await.unwrap();
+    f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
+    f.rome.deployed("shop", "web").await.expect("it still runs");
+}
+
+async fn a_deleted_pod_goes_on_both_sides(f: &Fixture) {
+    let pod = include_str!("slow.yaml");
+    f.rome.apply(pod).await.expect("the pod applies");
+    f.rome_says(&["get", "pod", "-n", "shop", "slow", "-o", PHASE], "Running").await;
+    // It ignores the signal: without the shorter grace it would take five minutes.
+    f.rome.kubectl(&["delete", "pod", "-n", "shop", "slow", "--grace-period=1"]).await.unwrap();
+    let there = ["get", "pods,shadowpods", "-n", "shop-rome", "-l", "app=slow", "-o", "name"];
+    f.milan_says(&there, "").await;
+}
+
+async fn a_restart_loses_nothing(f: &mut Fixture) {
+    f.rome.apply(include_str!("slow.yaml")).await.expect("the pod applies");
+    f.rome_says(&["get", "pod", "-n", "shop", "slow", "-o", PHASE], "Running").await;
+    f.stop_kubelet().await;
+    let force = ["delete", "pod", "-n", "shop", "slow", "--grace-period=0", "--force"];
+    f.rome.kubectl(&force).await.unwrap();
+    f.start_kubelet();
+    let there = [
+        "get",
+        "shadowpods",
+        "-n",
+        "shop-rome",
+        "-l",
+        "app=slow",
+        "-o",
+        "jsonpath={.items[?(!@.metadata.deletionTimestamp)].metadata.name}",
+    ];
+    f.milan_says(&there, "").await;
+    f.milan
+        .kubectl(&["delete", "pod", "-n", "shop-rome", "slow", "--grace-period=0", "--force"])
+        .await
+        .unwrap();
+    f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
+    let logs = async || f.rome.kubectl(&["logs", "-n", "shop", "deploy/web"]).await;
+    eventually("logs at the new port", logs, Result::is_ok).await.unwrap();
+}
+
+async fn a_namespace_that_is_not_offloaded_any_more_is_left(f: &Fixture) {
+    f.map(json!({})).await;
+    let unscheduled = [
+        "get",
+        "pods",
+        "-n",
+        "shop",
+        "--field-selector",
+        "spec.nodeName=liqo-milan,status.phase=Running",
+        "-o",
+        "name",
+    ];
+    f.rome_says(&unscheduled, "").await;
+    f.map(json!({ "shop": "shop-rome" })).await;
+    f.rome.deployed("shop", "web").await.expect("it runs again");
+}
+
+async fn a_refused_offer_leaves_nothing(f: &Fixture) {
+    f.phase("Refused").await;
+    f.rome_says(&["get", "node", "-l", "liqo.io/type=virtual-node", "-o", "name"], "").await;
+    f.milan_says(&["get", "pods,shadowpods", "-n", "shop-rome", "-o", "name"], "").await;
+    let finalizers = [
+        "get",
+        "offer",
+        "-n",
+        "liqo-tenant-milan",
+        "milan",
+        "-o",
+        "jsonpath={.metadata.finalizers[*]}{.status.virtualNode}",
+    ];
+    f.rome_says(&finalizers, "").await;
+
+    f.phase("Accepted").await;
+    f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
+    f.rome.deployed("shop", "web").await.expect("it runs again");
+}

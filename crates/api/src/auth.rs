@@ -37,6 +37,23 @@ pub struct IdentityRequest {
     /// The token of the cluster that is asked. Unset or empty: it is hoped to need none.
     #[serde(default)]
     pub token: Confidential,
+
+    /// Name of the cluster that asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_name: Option<ClusterName>,
+
+    /// What only the cluster that asks knows. With the same one it gets its identity again,
+    /// should the answer be lost; with another one, or with none, it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<Confidential>,
+
+    /// URL of the auth service of the cluster that asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_url: Option<String>,
+
+    /// The token by which the cluster that is asked gets an identity in return.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub return_token: Option<Confidential>,
 }
 
 /// An identity.
@@ -45,6 +62,44 @@ pub struct IdentityRequest {
 pub struct IdentityResponse {
     /// A kubeconfig with the URL of the API server and the credentials.
     pub kubeconfig: Confidential,
+}
+
+/// A cluster gives its identity back: `DELETE` with the nonce by which it got it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IdentityRelease {
+    /// Id of the cluster whose identity it is.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+
+    /// The nonce of its request.
+    pub nonce: Confidential,
+}
+
+/// Why there is no other answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthError {
+    /// For people.
+    pub error: String,
+
+    /// For programs.
+    #[serde(default)]
+    pub reason: Refusal,
+}
+
+/// The reasons that a caller tells apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// It takes a token, and there was none.
+    EmptyTokenRefused,
+    /// The token is not the right one.
+    WrongToken,
+    /// The cluster id has an identity already, and the nonce is not the one it was given for.
+    IdentityTaken,
+    /// Something else, which the text says.
+    #[default]
+    #[serde(other)]
+    Other,
 }
 
 /// A token or a kubeconfig: a text that must not be seen. It can be sent, compared and, by
@@ -106,6 +161,15 @@ mod tests {
         let request: IdentityRequest =
             serde_json::from_str(r#"{"clusterID": "cluster-1"}"#).unwrap();
         assert!(request.token.is_empty());
+    }
+
+    #[test]
+    fn a_reason_that_is_not_known_yet_is_another_one() {
+        let error: AuthError =
+            serde_json::from_str(r#"{"error": "too early", "reason": "TooEarly"}"#).unwrap();
+        assert_eq!(error.reason, Refusal::Other);
+        let error: AuthError = serde_json::from_str(r#"{"error": "no"}"#).unwrap();
+        assert_eq!(error.reason, Refusal::Other);
     }
 
     #[test]

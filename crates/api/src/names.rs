@@ -107,6 +107,24 @@ pub const IDENTITY_SECRET: &str = "liqo-identity";
 /// Key of the kubeconfig in [`IDENTITY_SECRET`].
 pub const IDENTITY_KUBECONFIG_KEY: &str = "kubeconfig";
 
+/// Key, in [`IDENTITY_SECRET`], of what proves to that peer that a request is from the same cluster.
+pub const IDENTITY_NONCE_KEY: &str = "nonce";
+
+/// ServiceAccount, Role and RoleBinding, in a tenant namespace, of the peer's identity.
+pub const TENANT_ACCOUNT: &str = "liqo-cluster";
+
+/// Secret, in [`NAMESPACE`], with the certificate and the key of the auth service.
+pub const AUTH_CERTIFICATE_SECRET: &str = "liqo-auth-cert";
+
+/// Secret, in [`NAMESPACE`], with the key that nonces are made of.
+pub const NONCE_KEY_SECRET: &str = "liqo-nonce-key";
+
+/// Annotation of [`AUTH_SERVICE`]: SHA-256 fingerprint of the auth service's certificate.
+pub const FINGERPRINT_ANNOTATION: &str = "discovery.liqo.io/fingerprint";
+
+/// Label of a Secret, in [`AUTH_NAMESPACE`], that records who has asked for an identity.
+pub const IDENTITY_RECORD_LABEL: &str = "discovery.liqo.io/identity";
+
 /// Label of a tenant namespace, with the value `true`.
 pub const TENANT_LABEL: &str = "liqo.io/tenant";
 

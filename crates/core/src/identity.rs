@@ -1,1 +1,56 @@
-//! Who gets an identity, and what it may do.
+//! Identities: who gets one, what it may do, how it is handed over and when it is renewed.
+
+mod kubeconfig;
+mod nonce;
+mod record;
+mod rights;
+mod token;
+
+pub use kubeconfig::{Access, kubeconfig};
+pub use nonce::{hash, nonce};
+pub use record::{Admission, NotARecord, Record, admit, record_name, return_token_name};
+pub use rights::{Stage, rules, stage};
+pub use token::{Lifetime, NotAToken};
+
+use tombolo_api::{ClusterId, ClusterIdentity, ClusterName, names};
+
+/// Name of the tenant namespace for a cluster. `taken` says which namespaces there are that
+/// belong to somebody else.
+pub fn tenant_namespace(cluster: &ClusterIdentity, taken: impl Fn(&str) -> bool) -> String {
+    let name = names::tenant_namespace(&cluster.cluster_name);
+    if taken(&name) { format!("{name}-{}", cluster.cluster_id.short()) } else { name }
+}
+
+/// What a cluster is called that has not said its name: by its id, as far as that fits.
+pub fn name_or_id(name: Option<&ClusterName>, id: &ClusterId) -> ClusterName {
+    let short = || {
+        let text = id.as_str();
+        text[..text.len().min(ClusterName::MAX_LEN)].trim_end_matches('-').parse()
+    };
+    name.cloned().unwrap_or_else(|| short().expect("the start of a DNS label is one"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_cluster_of_the_same_name_gets_another_namespace() {
+        let rome = ClusterIdentity {
+            cluster_id: "9f0f1f3e-9f2c".parse().unwrap(),
+            cluster_name: "rome".parse().unwrap(),
+        };
+        assert_eq!(tenant_namespace(&rome, |_| false), "liqo-tenant-rome");
+        assert_eq!(tenant_namespace(&rome, |_| true), "liqo-tenant-rome-9f0f1");
+    }
+
+    #[test]
+    fn a_cluster_without_a_name_is_called_by_its_id() {
+        let id: ClusterId = "9f0f1f3e-9f2c".parse().unwrap();
+        assert_eq!(name_or_id(None, &id).as_str(), "9f0f1f3e-9f2c");
+        let rome = "rome".parse().unwrap();
+        assert_eq!(name_or_id(Some(&rome), &id), rome);
+        let long: ClusterId = format!("{}-{}", "a".repeat(44), "b".repeat(18)).parse().unwrap();
+        assert_eq!(name_or_id(None, &long).as_str(), "a".repeat(44));
+    }
+}

@@ -1,0 +1,230 @@
+//! The record of a request for an identity: a Secret that the auth service writes, and in which
+//! the control plane leaves the answer for it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use tombolo_api::{
+    ClusterId, ClusterName,
+    auth::{Confidential, IdentityRequest},
+    names::{AUTH_NAMESPACE, CLUSTER_ID_LABEL, IDENTITY_RECORD_LABEL},
+};
+
+use super::nonce::hash;
+
+/// A request for an identity, and the answer once there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Id of the cluster that asks.
+    pub cluster_id: ClusterId,
+    /// Its name, if it has said so.
+    pub cluster_name: Option<ClusterName>,
+    /// URL of its auth service, if it has said so.
+    pub auth_url: Option<String>,
+    /// The token for an identity in return, if it gave one.
+    pub return_token: Option<Confidential>,
+    /// Hash of its nonce, if it gave one.
+    pub nonce_hash: Option<String>,
+    /// Tells this request from earlier ones of the same cluster.
+    pub request: String,
+    /// The request that was answered last.
+    pub answered: Option<String>,
+    /// The answer: an identity, until it was handed over.
+    pub kubeconfig: Option<Confidential>,
+    /// The answer: why there is none.
+    pub refused: Option<String>,
+}
+
+/// A Secret that is no [`Record`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the record of a request for an identity has no valid {0:?}")]
+pub struct NotARecord(&'static str);
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// The first of this cluster.
+    New,
+    /// The cluster has an identity and asks for it again.
+    Again,
+    /// The cluster id is somebody else's, as far as can be told.
+    Taken,
+}
+
+/// What becomes of a request, given what is recorded of that cluster id. Without a nonce nobody
+/// can show that it is the same cluster.
+pub fn admit(recorded: Option<&Record>, request: &Record) -> Admission {
+    let Some(recorded) = recorded else { return Admission::New };
+    match (&recorded.nonce_hash, &request.nonce_hash) {
+        (Some(recorded), Some(given)) if recorded == given => Admission::Again,
+        _ => Admission::Taken,
+    }
+}
+
+/// Name of the Secret with the record of a cluster's request.
+pub fn record_name(cluster: &ClusterId) -> String {
+    format!("identity-{cluster}")
+}
+
+/// Name of the Secret, beside the records, with the token that one cluster may show besides the
+/// one for all.
+pub fn return_token_name(cluster: &ClusterId) -> String {
+    format!("return-token-{cluster}")
+}
+
+impl Record {
+    /// The record of a new request; `id` tells it from others.
+    pub fn of(request: &IdentityRequest, id: String) -> Self {
+        Self {
+            cluster_id: request.cluster_id.clone(),
+            cluster_name: request.cluster_name.clone(),
+            auth_url: request.auth_url.clone(),
+            return_token: request.return_token.clone(),
+            nonce_hash: request.nonce.as_ref().map(hash),
+            request: id,
+            answered: None,
+            kubeconfig: None,
+            refused: None,
+        }
+    }
+
+    /// Reads a Secret.
+    pub fn read(secret: &Secret) -> Result<Self, NotARecord> {
+        let text = |key: &str| {
+            let bytes = secret.data.as_ref()?.get(key)?;
+            String::from_utf8(bytes.0.clone()).ok()
+        };
+        let cluster_name = match text(CLUSTER_NAME) {
+            Some(name) => Some(name.parse().map_err(|_| NotARecord(CLUSTER_NAME))?),
+            None => None,
+        };
+        Ok(Self {
+            cluster_id: text(CLUSTER_ID)
+                .and_then(|id| id.parse().ok())
+                .ok_or(NotARecord(CLUSTER_ID))?,
+            cluster_name,
+            auth_url: text(AUTH_URL),
+            return_token: text(RETURN_TOKEN).map(Confidential::from),
+            nonce_hash: text(NONCE_HASH),
+            request: text(REQUEST).ok_or(NotARecord(REQUEST))?,
+            answered: text(ANSWERED),
+            kubeconfig: text(KUBECONFIG).map(Confidential::from),
+            refused: text(REFUSED),
+        })
+    }
+
+    /// The Secret, in [`AUTH_NAMESPACE`].
+    pub fn to_secret(&self) -> Secret {
+        let mut secret = Secret::default();
+        secret.metadata.name = Some(record_name(&self.cluster_id));
+        secret.metadata.namespace = Some(AUTH_NAMESPACE.to_owned());
+        secret.metadata.labels = Some(BTreeMap::from([
+            (CLUSTER_ID_LABEL.to_owned(), self.cluster_id.to_string()),
+            (IDENTITY_RECORD_LABEL.to_owned(), "true".to_owned()),
+        ]));
+        let fields = [
+            (CLUSTER_ID, Some(self.cluster_id.as_str())),
+            (CLUSTER_NAME, self.cluster_name.as_ref().map(ClusterName::as_str)),
+            (AUTH_URL, self.auth_url.as_deref()),
+            (RETURN_TOKEN, self.return_token.as_ref().map(Confidential::reveal)),
+            (NONCE_HASH, self.nonce_hash.as_deref()),
+            (REQUEST, Some(self.request.as_str())),
+            (ANSWERED, self.answered.as_deref()),
+            (KUBECONFIG, self.kubeconfig.as_ref().map(Confidential::reveal)),
+            (REFUSED, self.refused.as_deref()),
+        ];
+        let data = fields.into_iter().filter_map(|(key, text)| {
+            Some((key.to_owned(), ByteString(text?.as_bytes().to_vec())))
+        });
+        secret.data = Some(data.collect());
+        secret
+    }
+
+    /// Whether the request waits for an answer.
+    pub fn is_open(&self) -> bool {
+        self.answered.as_ref() != Some(&self.request)
+    }
+
+    /// Whether there is an answer that has not been handed over.
+    pub fn has_answer(&self) -> bool {
+        self.kubeconfig.is_some() || self.refused.is_some()
+    }
+
+    /// The same without what is confidential: all that is kept of it.
+    pub fn handed_over(&self) -> Self {
+        Self { kubeconfig: None, refused: None, return_token: None, ..self.clone() }
+    }
+}
+
+const CLUSTER_ID: &str = "clusterID";
+const CLUSTER_NAME: &str = "clusterName";
+const AUTH_URL: &str = "authUrl";
+const RETURN_TOKEN: &str = "returnToken";
+const NONCE_HASH: &str = "nonceHash";
+const REQUEST: &str = "request";
+const ANSWERED: &str = "answered";
+const KUBECONFIG: &str = "kubeconfig";
+const REFUSED: &str = "refused";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(nonce: Option<&str>) -> Record {
+        let request: IdentityRequest = serde_json::from_value(serde_json::json!({
+            "clusterID": "cluster-1", "clusterName": "rome", "token": "t", "nonce": nonce,
+            "authUrl": "https://rome", "returnToken": "r3turn",
+        }))
+        .unwrap();
+        Record::of(&request, "1".to_owned())
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_is_written() {
+        let mut record = record(Some("n"));
+        assert_eq!(Record::read(&record.to_secret()), Ok(record.clone()));
+        record.kubeconfig = Some("k".to_owned().into());
+        record.answered = Some("1".to_owned());
+        assert_eq!(Record::read(&record.to_secret()), Ok(record));
+        assert_eq!(Record::read(&Secret::default()), Err(NotARecord("clusterID")));
+    }
+
+    #[test]
+    fn neither_the_nonce_nor_the_token_is_recorded() {
+        let secret = record(Some("n0nce")).to_secret();
+        let data = secret.data.unwrap();
+        assert!(data.values().all(|value| value.0 != b"n0nce" && value.0 != b"t"));
+    }
+
+    #[test]
+    fn who_asks_again_has_to_show_the_same_nonce() {
+        let (first, other, none) = (record(Some("a")), record(Some("b")), record(None));
+        assert_eq!(admit(None, &first), Admission::New);
+        assert_eq!(admit(None, &none), Admission::New);
+        assert_eq!(admit(Some(&first), &first), Admission::Again);
+        assert_eq!(admit(Some(&first), &other), Admission::Taken);
+        assert_eq!(admit(Some(&first), &none), Admission::Taken);
+        assert_eq!(admit(Some(&none), &first), Admission::Taken);
+        assert_eq!(admit(Some(&none), &none), Admission::Taken);
+    }
+
+    #[test]
+    fn an_answer_is_to_one_request() {
+        let mut record = record(None);
+        assert!(record.is_open());
+        record.answered = Some("1".to_owned());
+        assert!(!record.is_open());
+        record.request = "2".to_owned();
+        assert!(record.is_open());
+    }
+
+    #[test]
+    fn nothing_confidential_is_left_once_handed_over() {
+        let mut record = record(Some("n"));
+        record.kubeconfig = Some("k".to_owned().into());
+        let left = record.handed_over();
+        assert!(!left.has_answer());
+        assert_eq!(left.return_token, None);
+        assert_eq!(left.nonce_hash, record.nonce_hash);
+    }
+}

@@ -1,0 +1,128 @@
+//! What a peer's identity may do in its tenant namespace. It grows when a peering is accepted and
+//! shrinks when the peering ends.
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use tombolo_api::{
+    ClusterName,
+    discovery::{RequestState, ResourceRequest},
+    names::TENANT_ACCOUNT,
+};
+
+/// How far the peering with the owner of an identity has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// It has an identity, and no more.
+    Known,
+    /// A peering was accepted, in either direction.
+    Peered,
+}
+
+/// The stage, from the requests in the tenant namespace: the peer's, and our own to the peer. A
+/// request that is being deleted counts until it is gone, for there is still much to take down.
+pub fn stage<'a>(requests: impl IntoIterator<Item = &'a ResourceRequest>) -> Stage {
+    let accepted = |request: &ResourceRequest| {
+        request.status.as_ref().is_some_and(|status| status.state == RequestState::Accepted)
+    };
+    if requests.into_iter().any(accepted) { Stage::Peered } else { Stage::Known }
+}
+
+/// What the identity may do, in its tenant namespace and nowhere else. Whatever it writes is
+/// called after it, and written by apply: `create` is bound to a name that way only. It may
+/// always read what both sides exchange there and delete what is its own, so that taking down a
+/// peering never fails for want of rights.
+pub fn rules(peer: &ClusterName, stage: Stage) -> Vec<PolicyRule> {
+    let mut rules = vec![rule(
+        "",
+        "serviceaccounts/token",
+        &["create"],
+        Some(TENANT_ACCOUNT),
+    )];
+    for (group, kind, from) in EXCHANGED {
+        rules.push(rule(group, kind, &["list", "watch"], None));
+        let verbs: &[&str] = if stage >= from {
+            &["create", "delete", "get", "patch"]
+        } else {
+            &["delete", "get"]
+        };
+        rules.push(rule(group, kind, verbs, Some(peer.as_str())));
+    }
+    rules
+}
+
+/// The kinds that clusters send one another, and from when on.
+const EXCHANGED: [(&str, &str, Stage); 4] = [
+    ("discovery.liqo.io", "resourcerequests", Stage::Known),
+    ("net.liqo.io", "networkconfigs", Stage::Peered),
+    ("sharing.liqo.io", "resourceoffers", Stage::Peered),
+    ("virtualkubelet.liqo.io", "namespacemaps", Stage::Peered),
+];
+
+fn rule(group: &str, resource: &str, verbs: &[&str], name: Option<&str>) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(vec![resource.to_owned()]),
+        resource_names: name.map(|name| vec![name.to_owned()]),
+        verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
+        ..PolicyRule::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(state: RequestState) -> ResourceRequest {
+        let mut request: ResourceRequest = serde_json::from_value(serde_json::json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1",
+            "kind": "ResourceRequest",
+            "metadata": { "name": "rome" },
+            "spec": {
+                "clusterIdentity": { "clusterID": "r", "clusterName": "rome" },
+                "authUrl": "https://rome",
+            },
+        }))
+        .unwrap();
+        request.status.get_or_insert_default().state = state;
+        request
+    }
+
+    fn writable(stage: Stage) -> Vec<String> {
+        let writes = |rule: &PolicyRule| rule.verbs.iter().any(|verb| verb == "patch");
+        rules(&"rome".parse().unwrap(), stage)
+            .into_iter()
+            .filter(writes)
+            .map(|rule| rule.resources.unwrap().concat())
+            .collect()
+    }
+
+    #[test]
+    fn one_accepted_request_makes_a_peering() {
+        let (pending, accepted) =
+            (request(RequestState::Pending), request(RequestState::Accepted));
+        assert_eq!(stage([]), Stage::Known);
+        assert_eq!(stage([&pending, &request(RequestState::Refused)]), Stage::Known);
+        assert_eq!(stage([&pending, &accepted]), Stage::Peered);
+    }
+
+    #[test]
+    fn before_a_peering_only_the_request_can_be_written() {
+        assert_eq!(writable(Stage::Known), ["resourcerequests"]);
+        assert_eq!(
+            writable(Stage::Peered),
+            ["resourcerequests", "networkconfigs", "resourceoffers", "namespacemaps"]
+        );
+    }
+
+    #[test]
+    fn whatever_is_written_carries_the_peers_name() {
+        for stage in [Stage::Known, Stage::Peered] {
+            for rule in rules(&"rome".parse().unwrap(), stage) {
+                let reads = rule.verbs.iter().all(|verb| verb == "list" || verb == "watch");
+                assert!(reads || rule.resource_names.is_some(), "{rule:?}");
+                assert!(!rule.verbs.iter().any(|verb| verb == "*" || verb == "update"), "{rule:?}");
+                let names = rule.resource_names.unwrap_or_default().concat();
+                assert!(["", "rome", "liqo-cluster"].contains(&names.as_str()));
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The entries of the database of clusters: how one comes to be, who may change it, when it goes.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use tombolo_api::{
+    ClusterId, ClusterIdentity,
+    config::DiscoveryConfig,
+    discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, ResourceRequest},
+    names::{DISCOVERY_TYPE_LABEL, LAST_UPDATE_ANNOTATION},
+};
+
+use super::Announcement;
+
+/// What a sighting of a cluster in the local network leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sighting {
+    /// A new entry.
+    New(Box<ForeignCluster>),
+    /// An entry is seen again, or taken over: what is to be applied to it.
+    Again(Box<ForeignCluster>),
+    /// The entry is somebody else's, or there must not be one.
+    LeftAlone,
+}
+
+/// How an entry was discovered. One that does not say so was made by somebody.
+pub fn kind(entry: &ForeignCluster) -> DiscoveryType {
+    let labels = entry.metadata.labels.as_ref();
+    let label = labels.and_then(|labels| labels.get(DISCOVERY_TYPE_LABEL));
+    label.and_then(|text| text.parse().ok()).unwrap_or(DiscoveryType::Manual)
+}
+
+/// Whether there is a peering with that cluster, or is to be one.
+pub fn peered(entry: &ForeignCluster) -> bool {
+    let status = entry.status.as_ref();
+    let directions = status.map(|status| [&status.outgoing, &status.incoming]);
+    let established = directions
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|peering| peering.peered || peering.peering_request.is_some());
+    entry.spec.join || established
+}
+
+/// A cluster was seen in the local network, which means something to `us` if its group is ours.
+pub fn seen(
+    announcement: &Announcement,
+    known: &[ForeignCluster],
+    us: &ClusterId,
+    config: &DiscoveryConfig,
+    now: Timestamp,
+) -> Sighting {
+    let id = &announcement.cluster.cluster_id;
+    if id == us || announcement.group != config.group {
+        return Sighting::LeftAlone;
+    }
+    let url = announcement.auth_url();
+    let same_id = |entry: &&ForeignCluster| id_of(entry) == Some(id);
+    let same_url = |entry: &&ForeignCluster| {
+        entry.spec.cluster_identity.is_none() && entry.spec.auth_url == url
+    };
+    let entry = known.iter().find(same_id).or_else(|| known.iter().find(same_url));
+    match entry {
+        None => {
+            let name = object_name(&announcement.cluster, known);
+            let mut new = sighted(&name, announcement, now);
+            new.spec.join = config.autojoin;
+            new.spec.fingerprint = announcement.fingerprint;
+            new.spec.cluster_identity = Some(announcement.cluster.clone());
+            Sighting::New(Box::new(new))
+        }
+        Some(entry) if entry.metadata.deletion_timestamp.is_some() => Sighting::LeftAlone,
+        Some(entry) => match kind(entry) {
+            DiscoveryType::Lan | DiscoveryType::IncomingPeering => {
+                let name = entry.metadata.name.as_deref().unwrap_or_default();
+                Sighting::Again(Box::new(sighted(name, announcement, now)))
+            }
+            DiscoveryType::Wan | DiscoveryType::Manual => Sighting::LeftAlone,
+        },
+    }
+}
+
+/// When an entry found by LAN or WAN discovery goes, unless it is seen again; never while there is
+/// a peering. Whoever watches has watched only since `watching`: what it could not have seen does
+/// not count.
+pub fn expires_at(entry: &ForeignCluster, watching: Timestamp) -> Option<Timestamp> {
+    if !matches!(kind(entry), DiscoveryType::Lan | DiscoveryType::Wan) || peered(entry) {
+        return None;
+    }
+    let ttl = SignedDuration::from_secs(entry.spec.ttl?.into());
+    let annotations = entry.metadata.annotations.as_ref();
+    let seen = annotations
+        .and_then(|annotations| annotations.get(LAST_UPDATE_ANNOTATION)?.parse().ok())
+        .or_else(|| entry.metadata.creation_timestamp.as_ref().map(|time| time.0))?;
+    seen.max(watching).checked_add(ttl).ok()
+}
+
+/// The entry for a cluster that asked for a peering and is not known. The namespace that the
+/// request is in says which cluster it comes from: that is all there is to believe.
+pub fn incoming(
+    request: &ResourceRequest,
+    from: &ClusterId,
+    known: &[ForeignCluster],
+) -> Option<ForeignCluster> {
+    let cluster = &request.spec.cluster_identity;
+    let own_name = request.metadata.name.as_deref() == Some(cluster.cluster_name.as_str());
+    let ending = request.metadata.deletion_timestamp.is_some();
+    let is_known = known.iter().any(|entry| {
+        id_of(entry) == Some(from)
+            || entry.spec.cluster_identity.is_none()
+                && entry.spec.auth_url == request.spec.auth_url
+    });
+    if cluster.cluster_id != *from || !own_name || ending || is_known {
+        return None;
+    }
+    let mut entry =
+        ForeignCluster::new(&object_name(cluster, known), spec(request.spec.auth_url.clone()));
+    entry.spec.cluster_identity = Some(cluster.clone());
+    entry.metadata.labels = Some(labelled(DiscoveryType::IncomingPeering));
+    Some(entry)
+}
+
+/// Whether an entry is there only because of a peering that is over. `asked` says whether a
+/// request of that cluster is there.
+pub fn is_over(entry: &ForeignCluster, asked: bool) -> bool {
+    kind(entry) == DiscoveryType::IncomingPeering && !asked && !peered(entry)
+}
+
+/// The entry that counts for a cluster id, if it is another one: the oldest.
+pub fn senior<'a>(
+    entry: &ForeignCluster,
+    id: &ClusterId,
+    known: &'a [ForeignCluster],
+) -> Option<&'a ForeignCluster> {
+    let rank = |entry: &ForeignCluster| {
+        let created = entry.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (created, entry.metadata.name.clone())
+    };
+    known
+        .iter()
+        .filter(|other| id_of(other) == Some(id) && other.metadata.uid != entry.metadata.uid)
+        .filter(|other| rank(other) < rank(entry) || id_of(entry) != Some(id))
+        .min_by_key(|other| rank(other))
+}
+
+/// What the entry for a cluster is called: after the cluster, and its id too when that is taken.
+pub fn object_name(cluster: &ClusterIdentity, known: &[ForeignCluster]) -> String {
+    let name = cluster.cluster_name.as_str();
+    if known.iter().any(|entry| entry.metadata.name.as_deref() == Some(name)) {
+        format!("{name}-{}", cluster.cluster_id.short())
+    } else {
+        name.to_owned()
+    }
+}
+
+fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
+    entry.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id)
+}
+
+/// What a sighting says of an entry. The fingerprint is not among it: anybody in the network can
+/// say one, so only the first counts.
+fn sighted(name: &str, announcement: &Announcement, now: Timestamp) -> ForeignCluster {
+    let mut entry = ForeignCluster::new(name, spec(announcement.auth_url()));
+    entry.spec.ttl = Some(announcement.ttl);
+    entry.metadata.labels = Some(labelled(DiscoveryType::Lan));
+    let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    entry.metadata.annotations = Some(BTreeMap::from([(LAST_UPDATE_ANNOTATION.to_owned(), time)]));
+    entry
+}
+
+fn labelled(kind: DiscoveryType) -> BTreeMap<String, String> {
+    BTreeMap::from([(DISCOVERY_TYPE_LABEL.to_owned(), kind.to_string())])
+}
+
+fn spec(auth_url: String) -> ForeignClusterSpec {
+    ForeignClusterSpec { auth_url, join: false, cluster_identity: None, ttl: None, fingerprint: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: &str = "2026-05-01T12:00:00Z";
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn announcement(id: &str) -> Announcement {
+        Announcement {
+            cluster: ClusterIdentity {
+                cluster_id: id.parse().unwrap(),
+                cluster_name: "milan".parse().unwrap(),
+            },
+            address: "10.0.0.5".parse().unwrap(),
+            port: 31200,
+            fingerprint: Some("0f".repeat(32).parse().unwrap()),
+            group: None,
+            ttl: 60,
+        }
+    }
+
+    fn entry(name: &str, kind: &str, id: Option<&str>) -> ForeignCluster {
+        let identity = id.map(|id| json!({ "clusterID": id, "clusterName": "milan" }));
+        serde_json::from_value(json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1",
+            "kind": "ForeignCluster",
+            "metadata": {
+                "name": name,
+                "uid": name,
+                "labels": { "discovery.liqo.io/discovery-type": kind },
+                "annotations": { "discovery.liqo.io/last-update-time": NOW },
+                "creationTimestamp": NOW,
+            },
+            "spec": { "authUrl": "https://10.0.0.5:31200", "clusterIdentity": identity, "ttl": 60 },
+        }))
+        .unwrap()
+    }
+
+    fn sighting(id: &str, known: &[ForeignCluster]) -> Sighting {
+        let us = "rome-id".parse().unwrap();
+        seen(&announcement(id), known, &us, &DiscoveryConfig::default(), at(NOW))
+    }
+
+    #[test]
+    fn an_unknown_cluster_becomes_an_entry() {
+        let Sighting::New(new) = sighting("milan-id", &[]) else { panic!("not new") };
+        assert_eq!(new.metadata.name.as_deref(), Some("milan"));
+        assert_eq!(new.spec.auth_url, "https://10.0.0.5:31200");
+        assert_eq!(new.spec.ttl, Some(60));
+        assert!(new.spec.fingerprint.is_some() && !new.spec.join);
+        assert_eq!(kind(&new), DiscoveryType::Lan);
+    }
+
+    #[test]
+    fn another_cluster_of_that_name_gets_part_of_its_id() {
+        let known = [entry("milan", "LAN", Some("other-id"))];
+        let Sighting::New(new) = sighting("milan-id", &known) else { panic!("not new") };
+        assert_eq!(new.metadata.name.as_deref(), Some("milan-milan"));
+    }
+
+    #[test]
+    fn an_entry_is_refreshed_or_taken_over_but_never_joined_or_pinned_again() {
+        for kind in ["LAN", "IncomingPeering"] {
+            let known = [entry("there", kind, Some("milan-id"))];
+            let Sighting::Again(again) = sighting("milan-id", &known) else { panic!("{kind}") };
+            assert_eq!(again.metadata.name.as_deref(), Some("there"));
+            assert_eq!(again.spec.fingerprint, None);
+            assert!(!again.spec.join);
+        }
+    }
+
+    #[test]
+    fn what_somebody_made_is_left_alone() {
+        for known in [entry("m", "Manual", Some("milan-id")), entry("m", "Manual", None)] {
+            assert_eq!(sighting("milan-id", &[known]), Sighting::LeftAlone);
+        }
+    }
+
+    #[test]
+    fn a_cluster_never_finds_itself_nor_another_group() {
+        assert_eq!(sighting("rome-id", &[]), Sighting::LeftAlone);
+        let mut other = announcement("milan-id");
+        other.group = Some("campus".to_owned());
+        let (us, config) = ("rome-id".parse().unwrap(), DiscoveryConfig::default());
+        assert_eq!(seen(&other, &[], &us, &config, at(NOW)), Sighting::LeftAlone);
+        let config = DiscoveryConfig { group: Some("campus".to_owned()), ..config };
+        assert!(matches!(seen(&other, &[], &us, &config, at(NOW)), Sighting::New(_)));
+    }
+
+    #[test]
+    fn entries_expire_unless_peered() {
+        let mut milan = entry("milan", "LAN", Some("milan-id"));
+        let long_ago = at("2026-05-01T00:00:00Z");
+        assert_eq!(expires_at(&milan, long_ago), Some(at("2026-05-01T12:01:00Z")));
+        milan.spec.join = true;
+        assert_eq!(expires_at(&milan, long_ago), None);
+        assert_eq!(expires_at(&entry("m", "Manual", Some("x")), long_ago), None);
+    }
+
+    #[test]
+    fn what_could_not_be_seen_does_not_count() {
+        let milan = entry("milan", "LAN", Some("milan-id"));
+        let later = at("2026-05-01T13:00:00Z");
+        assert_eq!(expires_at(&milan, later), Some(at("2026-05-01T13:01:00Z")));
+    }
+
+    fn request(id: &str) -> ResourceRequest {
+        serde_json::from_value(json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1",
+            "kind": "ResourceRequest",
+            "metadata": { "name": "milan" },
+            "spec": {
+                "clusterIdentity": { "clusterID": id, "clusterName": "milan" },
+                "authUrl": "https://10.0.0.5:31200",
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_unknown_cluster_that_asks_becomes_a_weak_entry() {
+        let from = "milan-id".parse().unwrap();
+        let new = incoming(&request("milan-id"), &from, &[]).unwrap();
+        assert_eq!(kind(&new), DiscoveryType::IncomingPeering);
+        assert_eq!(new.spec.auth_url, "https://10.0.0.5:31200");
+        assert!(is_over(&new, false) && !is_over(&new, true));
+        let known = [entry("m", "Manual", Some("milan-id"))];
+        assert_eq!(incoming(&request("milan-id"), &from, &known), None);
+        let known = [entry("m", "Manual", None)];
+        assert_eq!(incoming(&request("milan-id"), &from, &known), None);
+    }
+
+    #[test]
+    fn nobody_asks_in_anothers_name() {
+        let from = "milan-id".parse().unwrap();
+        assert_eq!(incoming(&request("naples-id"), &from, &[]), None);
+    }
+
+    #[test]
+    fn the_oldest_entry_of_an_id_counts() {
+        let id = "milan-id".parse().unwrap();
+        let (mut old, new) =
+            (entry("b", "LAN", Some("milan-id")), entry("a", "LAN", Some("milan-id")));
+        old.metadata.creation_timestamp = serde_json::from_value(json!("2026-05-01T11:00:00Z")).unwrap();
+        let known = [new.clone(), old.clone()];
+        assert_eq!(senior(&new, &id, &known), Some(&old));
+        assert_eq!(senior(&old, &id, &known), None);
+        let unfilled = entry("c", "Manual", None);
+        assert_eq!(senior(&unfilled, &id, &known), Some(&old));
+    }
+}

@@ -1,11 +1,262 @@
-//! The HTTPS service by which other clusters get an identity.
+//! `tombolo auth`: the HTTPS service by which other clusters get an identity here. It is the only
+//! thing that is exposed, so it can do next to nothing: it checks tokens, records requests and
+//! hands back the answers that the control plane writes.
 
-use tokio::sync::watch;
-use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};
+mod kept;
+mod requests;
+
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use axum_server::{Handle, tls_rustls::RustlsConfig};
+use hyper_util::rt::TokioTimer;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{Api, Client};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::timeout,
+};
+use tombolo_api::{
+    auth::{AuthError, ClusterInfo, Confidential, IdentityRelease, IdentityRequest, Refusal},
+    config::ClusterConfig,
+    names::{
+        AUTH_CERTIFICATE_SECRET, AUTH_TOKEN_KEY, AUTH_TOKEN_SECRET, CLUSTER_CONFIG, NAMESPACE,
+    },
+};
+use tombolo_core::identity::Tokens;
+use tombolo_runtime::{client, health, settings::Settings, shutdown::Shutdown};
+use tracing::{info, warn};
+
+use kept::Kept;
+use requests::Requests;
+
+const PORT: u16 = 8443;
+const HEALTH_PORT: u16 = 8081;
+
+/// A request is small; more than this is none.
+const MOST_BYTES: usize = 16 * 1024;
+/// How many wait for an answer at a time. Whoever comes after them is to come again.
+const MOST_WAITING: usize = 32;
+/// How long a caller may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs until the end is asked for.
-pub async fn run(_settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let (_ready, is_ready) = watch::channel(true);
-    health::serve(8081, is_ready, shutdown).await?;
-    Ok(())
+pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let client = client::local().await?;
+    let (ready, is_ready) = watch::channel(false);
+    let probes = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))
+        .with_context(|| format!("listen on port {PORT}"))?;
+    serve(client, settings, listener, ready, shutdown.clone()).await?;
+    shutdown.ask();
+    probes.await?.with_context(|| format!("answer probes on port {HEALTH_PORT}"))
+}
+
+/// Serves on `listener` until the end is asked for; `ready` says when it has begun.
+pub async fn serve(
+    client: Client,
+    settings: Settings,
+    listener: TcpListener,
+    ready: watch::Sender<bool>,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let secrets = || Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+    let certificate = Kept::start(secrets(), AUTH_CERTIFICATE_SECRET, &shutdown);
+    let auth = Arc::new(Auth {
+        config: Kept::start(Api::all(client.clone()), CLUSTER_CONFIG, &shutdown),
+        token: Kept::start(secrets(), AUTH_TOKEN_SECRET, &shutdown),
+        root_ca: Kept::start(
+            Api::namespaced(client.clone(), NAMESPACE),
+            "kube-root-ca.crt",
+            &shutdown,
+        ),
+        requests: Requests::new(client),
+        settings,
+        waiting: Semaphore::new(MOST_WAITING),
+    });
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let Some(tls) = shutdown.or(first_certificate(&certificate)).await else { return Ok(()) };
+    tokio::spawn(follow(certificate, tls.clone(), shutdown.clone()));
+    shutdown.or(auth.ready()).await;
+
+    listener.set_nonblocking(true)?;
+    info!("serving on {}", listener.local_addr()?);
+    ready.send_replace(true);
+    let handle = Handle::new();
+    tokio::spawn({
+        let (handle, shutdown) = (handle.clone(), shutdown.clone());
+        async move {
+            shutdown.asked().await;
+            handle.graceful_shutdown(Some(PATIENCE));
+        }
+    });
+    let mut server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle);
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    server.serve(router(auth).into_make_service()).await.context("serve")
+}
+
+struct Auth {
+    settings: Settings,
+    config: Kept<ClusterConfig>,
+    token: Kept<Secret>,
+    root_ca: Kept<ConfigMap>,
+    requests: Requests,
+    waiting: Semaphore,
+}
+
+fn router(auth: Arc<Auth>) -> Router {
+    Router::new()
+        .route("/info", get(info))
+        .route("/identity", post(identity).delete(release))
+        .fallback(async || Failure::new(StatusCode::NOT_FOUND, "there is /info and /identity"))
+        .method_not_allowed_fallback(async || {
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "GET /info, POST or DELETE /identity")
+        })
+        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .with_state(auth)
+}
+
+async fn info(State(auth): State<Arc<Auth>>) -> Json<ClusterInfo> {
+    Json(ClusterInfo {
+        cluster_id: auth.settings.cluster_id.clone(),
+        cluster_name: auth.settings.cluster_name.clone(),
+        api_server_url: auth.settings.api_server_url.clone(),
+        api_server_ca: auth.root_ca.get().and_then(|map| map.data.as_ref()?.get("ca.crt").cloned()),
+    })
+}
+
+async fn identity(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<Response, Failure> {
+    let request: IdentityRequest = read(&body)?;
+    let _waiting = auth.enter()?;
+    if request.cluster_id == auth.settings.cluster_id {
+        return Err(Failure::new(StatusCode::BAD_REQUEST, "this is the very same cluster"));
+    }
+    let tokens = auth.tokens(&request).await?;
+    tokens.admit(&request.token).map_err(|refusal| {
+        warn!(cluster = %request.cluster_id, ?refusal, "refused");
+        Failure::unauthorized(refusal)
+    })?;
+    let answer = auth.requests.answer(&request).await?;
+    info!(cluster = %request.cluster_id, "handed over an identity");
+    Ok(Json(answer).into_response())
+}
+
+async fn release(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<StatusCode, Failure> {
+    let release: IdentityRelease = read(&body)?;
+    let _waiting = auth.enter()?;
+    auth.requests.release(&release).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl Auth {
+    async fn ready(&self) {
+        self.config.known().await;
+        self.token.known().await;
+        self.root_ca.known().await;
+    }
+
+    fn enter(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Failure> {
+        let busy = "too many clusters ask at the same time: try again";
+        self.waiting
+            .try_acquire()
+            .map_err(|_| Failure::new(StatusCode::SERVICE_UNAVAILABLE, busy))
+    }
+
+    async fn tokens(&self, request: &IdentityRequest) -> Result<Tokens, Failure> {
+        Ok(Tokens {
+            everybody: self.token.get().and_then(|token| token_in(&token)).unwrap_or_default(),
+            this_cluster: self.requests.return_token(&request.cluster_id).await?,
+            none_needed: self.config.get().is_some_and(|config| config.spec.auth.empty_token),
+        })
+    }
+}
+
+/// The token in a Secret.
+fn token_in(secret: &Secret) -> Option<Confidential> {
+    let bytes = secret.data.as_ref()?.get(AUTH_TOKEN_KEY)?;
+    let text = String::from_utf8(bytes.0.clone()).ok()?;
+    Some(text.trim().to_owned().into())
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Failure> {
+    serde_json::from_slice(body).map_err(|error| {
+        Failure::new(StatusCode::BAD_REQUEST, &format!("this is not what was expected: {error}"))
+    })
+}
+
+/// What a caller gets in the place of an answer.
+#[derive(Debug)]
+struct Failure(StatusCode, AuthError);
+
+impl Failure {
+    fn new(status: StatusCode, error: &str) -> Self {
+        Self(status, AuthError { error: error.to_owned(), reason: Refusal::Other })
+    }
+
+    fn unauthorized(reason: Refusal) -> Self {
+        let error = if reason == Refusal::EmptyTokenRefused {
+            "it takes a token: the one in the Secret liqo/auth-token of this cluster"
+        } else {
+            "the token is not the one in the Secret liqo/auth-token of this cluster"
+        };
+        Self(StatusCode::UNAUTHORIZED, AuthError { error: error.to_owned(), reason })
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
+    }
+}
+
+/// Waits for the certificate that the control plane makes.
+async fn first_certificate(certificate: &Kept<Secret>) -> RustlsConfig {
+    let mut changes = certificate.changes();
+    loop {
+        if let Some((certificate, key)) = certificate.get().and_then(|secret| pem(&secret)) {
+            match RustlsConfig::from_pem(certificate, key).await {
+                Ok(tls) => return tls,
+                Err(error) => unusable(&error),
+            }
+        } else {
+            info!("waiting for the Secret {NAMESPACE}/{AUTH_CERTIFICATE_SECRET}");
+        }
+        if timeout(Duration::from_secs(600), changes.changed()).await.is_ok_and(|end| end.is_err())
+        {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// A changed certificate counts for the next connection.
+async fn follow(certificate: Kept<Secret>, tls: RustlsConfig, shutdown: Shutdown) {
+    let mut changes = certificate.changes();
+    while let Some(Ok(())) = shutdown.or(changes.changed()).await {
+        if let Some((certificate, key)) = certificate.get().and_then(|secret| pem(&secret))
+            && let Err(error) = tls.reload_from_pem(certificate, key).await
+        {
+            unusable(&error);
+        }
+    }
+}
+
+fn unusable(error: &std::io::Error) {
+    warn!("use the certificate in Secret {NAMESPACE}/{AUTH_CERTIFICATE_SECRET}: {error}");
+}
+
+fn pem(secret: &Secret) -> Option<(Vec<u8>, Vec<u8>)> {
+    let data = secret.data.as_ref()?;
+    Some((data.get("tls.crt")?.0.clone(), data.get("tls.key")?.0.clone()))
 }

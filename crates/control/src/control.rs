@@ -12,6 +12,7 @@ use tombolo_runtime::{
 
 use crate::{
     context::{Context, MANAGER},
+    foreign_cluster, identity,
     ipam::Ipam,
     namespace_map, namespace_offloading, network_config, offer, peering, replicator,
     shadow_endpoint_slice, twin_namespace, webhook,
@@ -76,6 +77,8 @@ fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam) {
     tasks.spawn(crate::health::run(context.clone()));
     tasks.spawn(namespace_map::run(context.clone()));
     tasks.spawn(namespace_offloading::run(context.clone()));
+    tasks.spawn(foreign_cluster::run(context.clone()));
+    tasks.spawn(identity::run(context.clone()));
     tasks.spawn(offer::run(context.clone()));
     tasks.spawn(peering::run(context.clone()));
     tasks.spawn(replicator::run(context.clone()));

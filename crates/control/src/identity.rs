@@ -1,1 +1,242 @@
-//! Gives identities to other clusters.
+//! Gives other clusters their identities: answers the requests that the auth service records, and
+//! keeps each identity's rights in step with the peering.
+
+mod account;
+pub(crate) mod base64;
+mod provisions;
+pub(crate) mod tenant;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{ObjectMeta, PostParams},
+    runtime::{
+        Controller,
+        controller::Action,
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
+};
+use tombolo_api::{
+    ClusterIdentity,
+    auth::Confidential,
+    discovery::{ForeignCluster, ResourceRequest},
+    names::{
+        AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, FINALIZER,
+        IDENTITY_RECORD_LABEL, NAMESPACE,
+    },
+};
+use tombolo_core::identity::{Access, NotARecord, Record, name_or_id, stage};
+use tombolo_runtime::{controller, finalizer, writer};
+use tracing::{info, warn};
+
+use crate::context::Context;
+
+pub(crate) use account::request_token;
+pub(crate) use provisions::{hex, nonce_key, random};
+
+const MANAGER: &str = "liqo-control/identity";
+
+/// Everything is looked at again after this long, in case somebody has meddled with it.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// ConfigMap, in every namespace, with the certificates of the API server.
+const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// Runs until the end is asked for.
+pub async fn run(context: Arc<Context>) {
+    let records = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
+    let requests = Api::<ResourceRequest>::all(context.client.clone());
+    let only_records = watcher::Config::default().labels(&format!("{IDENTITY_RECORD_LABEL}=true"));
+    let controller = Controller::new(records, only_records);
+    let store = controller.store();
+    let whose = move |request: ResourceRequest| {
+        request.namespace().and_then(|namespace| record_of(&store, &namespace))
+    };
+    let controller = controller.watches(requests, watcher::Config::default(), whose);
+    let shutdown = context.shutdown.clone();
+    tokio::join!(
+        provisions::keep(&context),
+        controller::run("identity", controller, reconcile, context.clone(), &shutdown)
+    );
+}
+
+/// A step that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A request to our API server.
+    #[error("{0}")]
+    Api(String, #[source] Box<kube::Error>),
+    /// Not a request for an identity.
+    #[error("read the Secret {AUTH_NAMESPACE}/{0}")]
+    Record(String, #[source] NotARecord),
+    /// The tenant namespace can't be used.
+    #[error("the namespace {0} is being deleted; once it is gone there will be a new one")]
+    Ending(String),
+    /// The random number generator of the system fails.
+    #[error("get random bytes")]
+    Random,
+    /// The certificate can't be made.
+    #[error("make the auth service's certificate")]
+    Certificate(#[source] rcgen::Error),
+    /// The certificate that was configured can't be used.
+    #[error("use the certificate in Secret {NAMESPACE}/{0}: it needs tls.crt and tls.key, in PEM")]
+    BadCertificate(String),
+}
+
+/// Says what was tried.
+pub(crate) fn failed<S: Into<String>>(what: S) -> impl FnOnce(kube::Error) -> Error {
+    move |error| Error::Api(what.into(), Box::new(error))
+}
+
+fn record_of(records: &Store<Secret>, tenant: &str) -> Option<ObjectRef<Secret>> {
+    let in_it = |secret: &&Arc<Secret>| {
+        Record::read(secret).is_ok_and(|record| record.tenant.as_deref() == Some(tenant))
+    };
+    records.state().iter().find(in_it).map(|secret| ObjectRef::from_obj(&**secret))
+}
+
+async fn reconcile(secret: Arc<Secret>, context: Arc<Context>) -> Result<Action, Error> {
+    let records = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
+    let name = secret.name_any();
+    let record = Record::read(&secret).map_err(|error| Error::Record(name.clone(), error))?;
+    if secret.metadata.deletion_timestamp.is_some() {
+        withdraw(&context, &record).await?;
+        finalizer::remove(&records, &secret, FINALIZER).await.map_err(failed("end the record"))?;
+        return Ok(Action::await_change());
+    }
+    if record.released {
+        info!(cluster = %record.cluster_id, "the cluster gives its identity back");
+        let gone = writer::delete_if_same(&records, &name, secret.uid().as_deref()).await;
+        return gone.map(|()| Action::await_change()).map_err(failed("delete the record"));
+    }
+    if !finalizer::has(&*secret, FINALIZER) {
+        finalizer::add(&records, &secret, FINALIZER).await.map_err(failed("keep the record"))?;
+        // The change of the record brings it here again.
+        return Ok(Action::await_change());
+    }
+
+    let peer = ClusterIdentity {
+        cluster_id: record.cluster_id.clone(),
+        cluster_name: name_or_id(record.cluster_name.as_ref(), &record.cluster_id),
+    };
+    let tenant = tenant::ensure(&context.client, &peer).await?;
+    let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &tenant);
+    let requests = requests.list(&Default::default()).await.map_err(failed("list the requests"))?;
+    account::ensure(&context.client, &tenant, &peer, stage(&requests)).await?;
+    if record.is_open() {
+        let answered = answer(&context, &record, &peer, &tenant).await?;
+        return write(&records, &secret, &answered).await;
+    }
+    let now = Timestamp::now();
+    match record.forget_at() {
+        Some(time) if time <= now => write(&records, &secret, &record.handed_over()).await,
+        Some(time) => Ok(Action::requeue(time.duration_since(now).unsigned_abs())),
+        None => Ok(Action::requeue(AGAIN)),
+    }
+}
+
+/// The record with an identity for who asked.
+async fn answer(
+    context: &Context,
+    record: &Record,
+    peer: &ClusterIdentity,
+    tenant: &str,
+) -> Result<Record, Error> {
+    if let Some(token) = &record.return_token {
+        keep_token(context, record, token).await?;
+    }
+    let access = Access {
+        server: context.settings.api_server_url.clone(),
+        ca: root_ca(context).await?.map(|pem| base64::standard(pem.as_bytes())),
+        namespace: tenant.to_owned(),
+        token: account::token(&context.client, tenant).await?,
+    };
+    info!(cluster = %peer.cluster_name, id = %peer.cluster_id, tenant, "giving an identity");
+    Ok(Record {
+        answered: Some(record.request.clone()),
+        answered_at: Some(Timestamp::now()),
+        kubeconfig: Some(access.kubeconfig(&context.settings.cluster_name)),
+        tenant: Some(tenant.to_owned()),
+        return_token: None,
+        ..record.clone()
+    })
+}
+
+/// The record as it is to be, unless it has changed since it was read.
+async fn write(records: &Api<Secret>, seen: &Secret, record: &Record) -> Result<Action, Error> {
+    let mut secret = seen.clone();
+    secret.data = record.to_secret().data;
+    secret.metadata.managed_fields = None;
+    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    match records.replace(&seen.name_any(), &params, &secret).await {
+        Ok(_) => Ok(Action::await_change()),
+        // Somebody has changed or deleted it: that brings it here again.
+        Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
+            Ok(Action::await_change())
+        }
+        Err(error) => Err(failed("write the answer")(error)),
+    }
+}
+
+/// The token by which this cluster gets an identity in return, where it looks for tokens.
+async fn keep_token(context: &Context, record: &Record, token: &Confidential) -> Result<(), Error> {
+    let secrets = Api::<Secret>::namespaced(context.client.clone(), NAMESPACE);
+    let labels = [
+        (CLUSTER_ID_LABEL.to_owned(), record.cluster_id.to_string()),
+        (AUTH_TOKEN_LABEL.to_owned(), String::new()),
+    ];
+    let data = (AUTH_TOKEN_KEY.to_owned(), ByteString(token.reveal().as_bytes().to_vec()));
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(remote_token(record)),
+            labels: Some(labels.into()),
+            ..ObjectMeta::default()
+        },
+        data: Some([data].into()),
+        ..Secret::default()
+    };
+    let kept = writer::apply(&secrets, MANAGER, &secret).await;
+    kept.map(drop).map_err(failed("keep the token that came with the request"))
+}
+
+fn remote_token(record: &Record) -> String {
+    format!("remote-token-{}", record.cluster_id)
+}
+
+async fn root_ca(context: &Context) -> Result<Option<String>, Error> {
+    let maps = Api::<ConfigMap>::namespaced(context.client.clone(), NAMESPACE);
+    let map = maps.get_opt(ROOT_CA).await.map_err(failed("read the API server's certificates"))?;
+    let pem = map.and_then(|map| map.data?.remove("ca.crt"));
+    if pem.is_none() {
+        warn!("the ConfigMap {NAMESPACE}/{ROOT_CA} has no ca.crt: other clusters will trust this one's API server by their system's certificates");
+    }
+    Ok(pem)
+}
+
+/// Removes all that the identity consists of.
+async fn withdraw(context: &Context, record: &Record) -> Result<(), Error> {
+    let client = &context.client;
+    let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+    let gone = secrets.delete(&remote_token(record), &Default::default()).await.map(drop);
+    writer::absent_is_fine(gone).map_err(failed("delete the token of the cluster"))?;
+    let Some(tenant) = tenant::find(client, &record.cluster_id).await? else { return Ok(()) };
+    account::remove(client, &tenant.name_any()).await?;
+    let entries = Api::<ForeignCluster>::all(client.clone());
+    let entries = entries.list(&Default::default()).await.map_err(failed("list the clusters"))?;
+    let known = entries.iter().any(|entry| {
+        let identity = entry.spec.cluster_identity.as_ref();
+        identity.is_some_and(|identity| identity.cluster_id == record.cluster_id)
+    });
+    if !known {
+        tenant::remove(client, &tenant).await?;
+    }
+    info!(cluster = %record.cluster_id, "the identity is gone");
+    Ok(())
+}

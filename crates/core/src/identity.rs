@@ -1,14 +1,16 @@
 //! Identities: who gets one, what it may do, how it is handed over and when it is renewed.
 
+mod admission;
 mod kubeconfig;
 mod nonce;
 mod record;
 mod rights;
 mod token;
 
-pub use kubeconfig::{Access, kubeconfig};
+pub use admission::{Admission, Tokens, admit};
+pub use kubeconfig::{Access, Incomplete};
 pub use nonce::{hash, nonce};
-pub use record::{Admission, NotARecord, Record, admit, record_name, return_token_name};
+pub use record::{NotARecord, Record, record_name, return_token_name};
 pub use rights::{Stage, rules, stage};
 pub use token::{Lifetime, NotAToken};
 

@@ -107,8 +107,7 @@ pub fn incoming(
     let ending = request.metadata.deletion_timestamp.is_some();
     let is_known = known.iter().any(|entry| {
         id_of(entry) == Some(from)
-            || entry.spec.cluster_identity.is_none()
-                && entry.spec.auth_url == request.spec.auth_url
+            || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.spec.auth_url
     });
     if cluster.cluster_id != *from || !own_name || ending || is_known {
         return None;
@@ -173,7 +172,13 @@ fn labelled(kind: DiscoveryType) -> BTreeMap<String, String> {
 }
 
 fn spec(auth_url: String) -> ForeignClusterSpec {
-    ForeignClusterSpec { auth_url, join: false, cluster_identity: None, ttl: None, fingerprint: None }
+    ForeignClusterSpec {
+        auth_url,
+        join: false,
+        cluster_identity: None,
+        ttl: None,
+        fingerprint: None,
+    }
 }
 
 #[cfg(test)]
@@ -324,7 +329,8 @@ mod tests {
         let id = "milan-id".parse().unwrap();
         let (mut old, new) =
             (entry("b", "LAN", Some("milan-id")), entry("a", "LAN", Some("milan-id")));
-        old.metadata.creation_timestamp = serde_json::from_value(json!("2026-05-01T11:00:00Z")).unwrap();
+        old.metadata.creation_timestamp =
+            serde_json::from_value(json!("2026-05-01T11:00:00Z")).unwrap();
         let known = [new.clone(), old.clone()];
         assert_eq!(senior(&new, &id, &known), Some(&old));
         assert_eq!(senior(&old, &id, &known), None);

@@ -1,75 +1,112 @@
-//! The kubeconfig by which an identity is handed over.
+//! The kubeconfig by which an identity is handed over. Of one that came from elsewhere only the
+//! few fields here are taken: a kubeconfig can name programs to run and files to read.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tombolo_api::{ClusterName, auth::Confidential};
 
 /// What it takes to use an identity.
-#[derive(Clone, Debug)]
-pub struct Access<'a> {
-    /// The cluster that gives it.
-    pub cluster: &'a ClusterName,
-    /// URL of its API server.
-    pub server: &'a str,
-    /// Certificates, in PEM, by which to trust the API server. `None`: those of the system.
-    pub ca: Option<&'a str>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// URL of the API server.
+    pub server: String,
+    /// Certificates, in base64 of PEM, by which to trust it. `None`: those of the system.
+    pub ca: Option<String>,
     /// The tenant namespace there.
-    pub namespace: &'a str,
+    pub namespace: String,
     /// The token.
-    pub token: &'a Confidential,
+    pub token: Confidential,
 }
 
-/// A kubeconfig, in JSON, which is YAML as well. The certificates are in the base64 that the
-/// caller makes of them.
-pub fn kubeconfig(access: &Access<'_>, base64: impl Fn(&[u8]) -> String) -> Confidential {
-    let name = access.cluster.as_str();
-    let mut cluster = json!({ "server": access.server });
-    if let Some(ca) = access.ca {
-        cluster["certificate-authority-data"] = base64(ca.as_bytes()).into();
+/// A kubeconfig without what an [`Access`] needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kubeconfig has no {0}")]
+pub struct Incomplete(&'static str);
+
+impl Access {
+    /// A kubeconfig, in JSON, which is YAML as well.
+    pub fn kubeconfig(&self, cluster: &ClusterName) -> Confidential {
+        let name = cluster.as_str();
+        let mut cluster = json!({ "server": self.server });
+        if let Some(ca) = &self.ca {
+            cluster["certificate-authority-data"] = ca.as_str().into();
+        }
+        let context = json!({ "cluster": name, "user": name, "namespace": self.namespace });
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": name, "cluster": cluster }],
+            "users": [{ "name": name, "user": { "token": self.token.reveal() } }],
+            "contexts": [{ "name": name, "context": context }],
+            "current-context": name,
+        });
+        config.to_string().into()
     }
-    let context = json!({ "cluster": name, "user": name, "namespace": access.namespace });
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{ "name": name, "cluster": cluster }],
-        "users": [{ "name": name, "user": { "token": access.token.reveal() } }],
-        "contexts": [{ "name": name, "context": context }],
-        "current-context": name,
-    });
-    config.to_string().into()
+
+    /// Reads the first cluster, user and context of a kubeconfig.
+    pub fn read(kubeconfig: &Value) -> Result<Self, Incomplete> {
+        let text = |pointer: &str, what| {
+            let text = kubeconfig.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+            text.filter(|text| !text.is_empty()).ok_or(Incomplete(what))
+        };
+        let server = text("/clusters/0/cluster/server", "server")?;
+        if !server.starts_with("https://") {
+            return Err(Incomplete("https server"));
+        }
+        Ok(Self {
+            server,
+            ca: text("/clusters/0/cluster/certificate-authority-data", "").ok(),
+            namespace: text("/contexts/0/context/namespace", "namespace")?,
+            token: text("/users/0/user/token", "token")?.into(),
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn all_that_a_client_needs_is_in_it() {
-        let milan = "milan".parse().unwrap();
-        let access = Access {
-            cluster: &milan,
-            server: "https://10.0.0.5:6443",
-            ca: Some("PEM"),
-            namespace: "liqo-tenant-rome",
-            token: &"t0ken".to_owned().into(),
-        };
-        let text = kubeconfig(&access, |bytes| format!("<{}>", bytes.len()));
-        let value: serde_json::Value = serde_json::from_str(text.reveal()).unwrap();
-        assert_eq!(value["clusters"][0]["cluster"]["server"], "https://10.0.0.5:6443");
-        assert_eq!(value["clusters"][0]["cluster"]["certificate-authority-data"], "<3>");
-        assert_eq!(value["contexts"][0]["context"]["namespace"], "liqo-tenant-rome");
-        assert_eq!(value["users"][0]["user"]["token"], "t0ken");
-        assert_eq!(value["current-context"], "milan");
+    fn access() -> Access {
+        Access {
+            server: "https://10.0.0.5:6443".to_owned(),
+            ca: Some("UEVN".to_owned()),
+            namespace: "liqo-tenant-rome".to_owned(),
+            token: "t0ken".to_owned().into(),
+        }
+    }
+
+    fn value(access: &Access) -> Value {
+        let kubeconfig = access.kubeconfig(&"milan".parse().unwrap());
+        serde_json::from_str(kubeconfig.reveal()).unwrap()
     }
 
     #[test]
-    fn without_certificates_those_of_the_system_count() {
-        let access = Access {
-            cluster: &"milan".parse().unwrap(),
-            server: "https://api.example.com",
-            ca: None,
-            namespace: "x",
-            token: &Confidential::default(),
-        };
-        assert!(!kubeconfig(&access, |_| String::new()).reveal().contains("certificate-authority"));
+    fn an_access_is_read_as_it_is_written() {
+        assert_eq!(Access::read(&value(&access())), Ok(access()));
+        let plain = Access { ca: None, ..access() };
+        assert_eq!(Access::read(&value(&plain)), Ok(plain));
+    }
+
+    #[test]
+    fn programs_and_files_that_it_names_are_not_taken() {
+        let mut kubeconfig = value(&access());
+        kubeconfig["users"][0]["user"]["exec"] = json!({ "command": "sh" });
+        kubeconfig["clusters"][0]["cluster"]["proxy-url"] = "http://evil".into();
+        let again = Access::read(&kubeconfig).unwrap();
+        assert_eq!(value(&again), value(&access()));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (pointer, what) in [
+            ("/clusters/0/cluster/server", "server"),
+            ("/contexts/0/context/namespace", "namespace"),
+            ("/users/0/user/token", "token"),
+        ] {
+            let mut kubeconfig = value(&access());
+            *kubeconfig.pointer_mut(pointer).unwrap() = Value::Null;
+            assert_eq!(Access::read(&kubeconfig), Err(Incomplete(what)));
+        }
+        let plain = Access { server: "http://10.0.0.5".to_owned(), ..access() };
+        assert_eq!(Access::read(&value(&plain)), Err(Incomplete("https server")));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use tombolo_api::{
     ClusterId, ClusterName,
@@ -31,35 +32,18 @@ pub struct Record {
     pub answered: Option<String>,
     /// The answer: an identity, until it was handed over.
     pub kubeconfig: Option<Confidential>,
-    /// The answer: why there is none.
-    pub refused: Option<String>,
+    /// When it was answered.
+    pub answered_at: Option<Timestamp>,
+    /// Where the identity's things are: the tenant namespace.
+    pub tenant: Option<String>,
+    /// Whether the cluster gives its identity back.
+    pub released: bool,
 }
 
 /// A Secret that is no [`Record`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the record of a request for an identity has no valid {0:?}")]
 pub struct NotARecord(&'static str);
-
-/// What becomes of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// The first of this cluster.
-    New,
-    /// The cluster has an identity and asks for it again.
-    Again,
-    /// The cluster id is somebody else's, as far as can be told.
-    Taken,
-}
-
-/// What becomes of a request, given what is recorded of that cluster id. Without a nonce nobody
-/// can show that it is the same cluster.
-pub fn admit(recorded: Option<&Record>, request: &Record) -> Admission {
-    let Some(recorded) = recorded else { return Admission::New };
-    match (&recorded.nonce_hash, &request.nonce_hash) {
-        (Some(recorded), Some(given)) if recorded == given => Admission::Again,
-        _ => Admission::Taken,
-    }
-}
 
 /// Name of the Secret with the record of a cluster's request.
 pub fn record_name(cluster: &ClusterId) -> String {
@@ -84,7 +68,9 @@ impl Record {
             request: id,
             answered: None,
             kubeconfig: None,
-            refused: None,
+            answered_at: None,
+            tenant: None,
+            released: false,
         }
     }
 
@@ -109,7 +95,9 @@ impl Record {
             request: text(REQUEST).ok_or(NotARecord(REQUEST))?,
             answered: text(ANSWERED),
             kubeconfig: text(KUBECONFIG).map(Confidential::from),
-            refused: text(REFUSED),
+            answered_at: text(ANSWERED_AT).and_then(|time| time.parse().ok()),
+            tenant: text(TENANT),
+            released: text(RELEASED).is_some(),
         })
     }
 
@@ -122,6 +110,7 @@ impl Record {
             (CLUSTER_ID_LABEL.to_owned(), self.cluster_id.to_string()),
             (IDENTITY_RECORD_LABEL.to_owned(), "true".to_owned()),
         ]));
+        let answered_at = self.answered_at.map(|time| time.to_string());
         let fields = [
             (CLUSTER_ID, Some(self.cluster_id.as_str())),
             (CLUSTER_NAME, self.cluster_name.as_ref().map(ClusterName::as_str)),
@@ -131,7 +120,9 @@ impl Record {
             (REQUEST, Some(self.request.as_str())),
             (ANSWERED, self.answered.as_deref()),
             (KUBECONFIG, self.kubeconfig.as_ref().map(Confidential::reveal)),
-            (REFUSED, self.refused.as_deref()),
+            (ANSWERED_AT, answered_at.as_deref()),
+            (TENANT, self.tenant.as_deref()),
+            (RELEASED, self.released.then_some("true")),
         ];
         let data = fields.into_iter().filter_map(|(key, text)| {
             Some((key.to_owned(), ByteString(text?.as_bytes().to_vec())))
@@ -145,14 +136,18 @@ impl Record {
         self.answered.as_ref() != Some(&self.request)
     }
 
-    /// Whether there is an answer that has not been handed over.
-    pub fn has_answer(&self) -> bool {
-        self.kubeconfig.is_some() || self.refused.is_some()
+    /// When an answer that nobody has taken is to be forgotten.
+    pub fn forget_at(&self) -> Option<Timestamp> {
+        self.kubeconfig.as_ref()?;
+        Some(
+            self.answered_at
+                .map_or(Timestamp::MIN, |time| time.saturating_add(KEPT).unwrap_or(time)),
+        )
     }
 
     /// The same without what is confidential: all that is kept of it.
     pub fn handed_over(&self) -> Self {
-        Self { kubeconfig: None, refused: None, return_token: None, ..self.clone() }
+        Self { kubeconfig: None, return_token: None, ..self.clone() }
     }
 }
 
@@ -164,7 +159,12 @@ const NONCE_HASH: &str = "nonceHash";
 const REQUEST: &str = "request";
 const ANSWERED: &str = "answered";
 const KUBECONFIG: &str = "kubeconfig";
-const REFUSED: &str = "refused";
+const ANSWERED_AT: &str = "answeredAt";
+const TENANT: &str = "tenantNamespace";
+const RELEASED: &str = "released";
+
+/// How long an answer may wait to be handed over.
+const KEPT: SignedDuration = SignedDuration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -185,6 +185,9 @@ mod tests {
         assert_eq!(Record::read(&record.to_secret()), Ok(record.clone()));
         record.kubeconfig = Some("k".to_owned().into());
         record.answered = Some("1".to_owned());
+        record.answered_at = Some("2026-05-01T12:00:00Z".parse().unwrap());
+        record.tenant = Some("liqo-tenant-rome".to_owned());
+        record.released = true;
         assert_eq!(Record::read(&record.to_secret()), Ok(record));
         assert_eq!(Record::read(&Secret::default()), Err(NotARecord("clusterID")));
     }
@@ -194,18 +197,6 @@ mod tests {
         let secret = record(Some("n0nce")).to_secret();
         let data = secret.data.unwrap();
         assert!(data.values().all(|value| value.0 != b"n0nce" && value.0 != b"t"));
-    }
-
-    #[test]
-    fn who_asks_again_has_to_show_the_same_nonce() {
-        let (first, other, none) = (record(Some("a")), record(Some("b")), record(None));
-        assert_eq!(admit(None, &first), Admission::New);
-        assert_eq!(admit(None, &none), Admission::New);
-        assert_eq!(admit(Some(&first), &first), Admission::Again);
-        assert_eq!(admit(Some(&first), &other), Admission::Taken);
-        assert_eq!(admit(Some(&first), &none), Admission::Taken);
-        assert_eq!(admit(Some(&none), &first), Admission::Taken);
-        assert_eq!(admit(Some(&none), &none), Admission::Taken);
     }
 
     #[test]
@@ -219,11 +210,20 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_nobody_takes_is_forgotten() {
+        let mut record = record(Some("n"));
+        assert_eq!(record.forget_at(), None);
+        record.kubeconfig = Some("k".to_owned().into());
+        record.answered_at = Some("2026-05-01T12:00:00Z".parse().unwrap());
+        assert_eq!(record.forget_at(), Some("2026-05-01T12:00:30Z".parse().unwrap()));
+    }
+
+    #[test]
     fn nothing_confidential_is_left_once_handed_over() {
         let mut record = record(Some("n"));
         record.kubeconfig = Some("k".to_owned().into());
         let left = record.handed_over();
-        assert!(!left.has_answer());
+        assert_eq!((left.kubeconfig.as_ref(), left.forget_at()), (None, None));
         assert_eq!(left.return_token, None);
         assert_eq!(left.nonce_hash, record.nonce_hash);
     }

@@ -31,19 +31,11 @@ pub fn stage<'a>(requests: impl IntoIterator<Item = &'a ResourceRequest>) -> Sta
 /// always read what both sides exchange there and delete what is its own, so that taking down a
 /// peering never fails for want of rights.
 pub fn rules(peer: &ClusterName, stage: Stage) -> Vec<PolicyRule> {
-    let mut rules = vec![rule(
-        "",
-        "serviceaccounts/token",
-        &["create"],
-        Some(TENANT_ACCOUNT),
-    )];
+    let mut rules = vec![rule("", "serviceaccounts/token", &["create"], Some(TENANT_ACCOUNT))];
     for (group, kind, from) in EXCHANGED {
         rules.push(rule(group, kind, &["list", "watch"], None));
-        let verbs: &[&str] = if stage >= from {
-            &["create", "delete", "get", "patch"]
-        } else {
-            &["delete", "get"]
-        };
+        let verbs: &[&str] =
+            if stage >= from { &["create", "delete", "get", "patch"] } else { &["delete", "get"] };
         rules.push(rule(group, kind, verbs, Some(peer.as_str())));
     }
     rules
@@ -97,8 +89,7 @@ mod tests {
 
     #[test]
     fn one_accepted_request_makes_a_peering() {
-        let (pending, accepted) =
-            (request(RequestState::Pending), request(RequestState::Accepted));
+        let (pending, accepted) = (request(RequestState::Pending), request(RequestState::Accepted));
         assert_eq!(stage([]), Stage::Known);
         assert_eq!(stage([&pending, &request(RequestState::Refused)]), Stage::Known);
         assert_eq!(stage([&pending, &accepted]), Stage::Peered);

@@ -29,10 +29,7 @@ struct Claims {
 
 impl Lifetime {
     /// Reads the claims of a token. `base64` decodes the URL-safe form without padding.
-    pub fn read(
-        token: &str,
-        base64: impl Fn(&str) -> Option<Vec<u8>>,
-    ) -> Result<Self, NotAToken> {
+    pub fn read(token: &str, base64: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self, NotAToken> {
         let payload = token.split('.').nth(1).and_then(base64).ok_or(NotAToken)?;
         let claims: Claims = serde_json::from_slice(&payload).map_err(|_| NotAToken)?;
         let at = |seconds| Timestamp::from_second(seconds).map_err(|_| NotAToken);
@@ -54,11 +51,11 @@ mod tests {
 
     #[test]
     fn a_token_is_renewed_after_two_thirds_of_its_life() {
-        let claims = br#"{"iat":1000,"exp":4000,"sub":"system:serviceaccount:tenant:liqo-cluster"}"#;
-        let lifetime = Lifetime::read("head.body.tail", |body| {
-            (body == "body").then(|| claims.to_vec())
-        })
-        .unwrap();
+        let claims =
+            br#"{"iat":1000,"exp":4000,"sub":"system:serviceaccount:tenant:liqo-cluster"}"#;
+        let lifetime =
+            Lifetime::read("head.body.tail", |body| (body == "body").then(|| claims.to_vec()))
+                .unwrap();
         assert_eq!(lifetime.renew_at().as_second(), 3000);
         assert_eq!(lifetime.account, "liqo-cluster");
     }

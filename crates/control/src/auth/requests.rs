@@ -1,0 +1,173 @@
+//! The records of requests: written here, answered by the control plane, handed over once.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+    runtime::wait::await_condition,
+};
+use serde_json::json;
+use tokio::time::timeout;
+use tombolo_api::{
+    ClusterId,
+    auth::{AuthError, Confidential, IdentityRelease, IdentityRequest, IdentityResponse, Refusal},
+    names::AUTH_NAMESPACE,
+};
+use tombolo_core::identity::{Admission, Record, admit, hash, record_name, return_token_name};
+use tracing::{error, warn};
+use uuid::Uuid;
+
+use super::{Failure, token_in};
+
+const MANAGER: &str = "liqo-auth";
+
+/// How long the control plane may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a record is written anew when somebody else has changed it meanwhile.
+const TRIES: usize = 5;
+
+/// The records, in the API server.
+pub(super) struct Requests {
+    records: Api<Secret>,
+}
+
+impl Requests {
+    pub fn new(client: Client) -> Self {
+        Self { records: Api::namespaced(client, AUTH_NAMESPACE) }
+    }
+
+    /// The token that this one cluster may show, if there is one.
+    pub async fn return_token(&self, cluster: &ClusterId) -> Result<Confidential, Failure> {
+        let secret = self.records.get_opt(&return_token_name(cluster)).await.map_err(internal)?;
+        Ok(secret.and_then(|secret| token_in(&secret)).unwrap_or_default())
+    }
+
+    /// Records the request and waits for the answer.
+    pub async fn answer(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
+        let record = Record::of(request, Uuid::new_v4().to_string());
+        self.record(&record).await?;
+        let name = record_name(&record.cluster_id);
+        let answered = |secret: Option<&Secret>| {
+            secret.is_none_or(|secret| answer_in(secret, &record).is_some())
+        };
+        let waiting = timeout(PATIENCE, await_condition(self.records.clone(), &name, answered));
+        let answer = match waiting.await {
+            Ok(Ok(Some(secret))) => answer_in(&secret, &record),
+            Ok(Ok(None)) => None,
+            Ok(Err(error)) => {
+                error!("wait for the answer: {error}");
+                None
+            }
+            Err(_) => None,
+        };
+        let Some(kubeconfig) = answer else {
+            if record.nonce_hash.is_none() {
+                // Nobody could ask for it again.
+                self.patch(&name, json!({ "released": encode("true") })).await?;
+            }
+            let text = "the control plane of this cluster has not answered in time: try again";
+            return Err(Failure::new(StatusCode::GATEWAY_TIMEOUT, text));
+        };
+        let nothing = json!({ "kubeconfig": null, "returnToken": null });
+        if self.patch(&name, nothing).await.is_err() {
+            warn!("the answer stays in its record until the control plane forgets it");
+        }
+        Ok(IdentityResponse { kubeconfig })
+    }
+
+    /// Marks the record of an identity that is given back.
+    pub async fn release(&self, release: &IdentityRelease) -> Result<(), Failure> {
+        let name = record_name(&release.cluster_id);
+        let secret = self.records.get_opt(&name).await.map_err(internal)?;
+        let Some(record) = secret.as_ref().and_then(|secret| Record::read(secret).ok()) else {
+            return Ok(());
+        };
+        if record.nonce_hash != Some(hash(&release.nonce)) {
+            return Err(taken());
+        }
+        self.patch(&name, json!({ "released": encode("true") })).await
+    }
+
+    async fn record(&self, new: &Record) -> Result<(), Failure> {
+        let name = record_name(&new.cluster_id);
+        for _ in 0..TRIES {
+            let seen = self.records.get_opt(&name).await.map_err(internal)?;
+            if let Some(seen) = &seen
+                && seen.metadata.deletion_timestamp.is_some()
+            {
+                break;
+            }
+            let recorded = seen.as_ref().and_then(|secret| Record::read(secret).ok());
+            let written = match admit(recorded.as_ref(), new) {
+                Admission::Taken => return Err(taken()),
+                Admission::New => self.records.create(&params(), &new.to_secret()).await,
+                Admission::Again => {
+                    let version = seen.and_then(|secret| secret.resource_version());
+                    let patch = json!({
+                        "metadata": { "resourceVersion": version },
+                        "data": {
+                            "released": null,
+                            "request": encode(&new.request),
+                            "clusterName": new.cluster_name.as_ref().map(|name| encode(name.as_str())),
+                            "authUrl": new.auth_url.as_deref().map(encode),
+                            "returnToken": new.return_token.as_ref().map(|token| encode(token.reveal())),
+                        },
+                    });
+                    self.records.patch(&name, &manager(), &Patch::Merge(patch)).await
+                }
+            };
+            match written {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(internal(error)),
+            }
+        }
+        let text = "an earlier request of this cluster is still in the way: try again";
+        Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, text))
+    }
+
+    async fn patch(&self, name: &str, data: serde_json::Value) -> Result<(), Failure> {
+        let patch = Patch::Merge(json!({ "data": data }));
+        self.records.patch(name, &manager(), &patch).await.map(drop).map_err(internal)
+    }
+}
+
+/// The answer to the latest request, if its nonce is ours: another one of the same cluster may have
+/// come between, and is as good.
+fn answer_in(secret: &Secret, ours: &Record) -> Option<Confidential> {
+    let record = Record::read(secret).ok()?;
+    let same = record.request == ours.request
+        || record.nonce_hash.is_some() && record.nonce_hash == ours.nonce_hash;
+    if same && !record.is_open() { record.kubeconfig } else { None }
+}
+
+fn taken() -> Failure {
+    let error = "this cluster id has an identity here already, which was given to whoever showed \
+                 another nonce; if it is lost, delete the Secret identity-<cluster id> in the \
+                 namespace liqo-auth of this cluster";
+    Failure(
+        StatusCode::CONFLICT,
+        AuthError { error: error.to_owned(), reason: Refusal::IdentityTaken },
+    )
+}
+
+fn internal(error: kube::Error) -> Failure {
+    error!("records of requests: {error}");
+    let text = "the API server of this cluster does not do what it should: try again";
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+}
+
+fn params() -> PostParams {
+    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn manager() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn encode(text: &str) -> String {
+    crate::identity::base64::standard(text.as_bytes())
+}

@@ -1,0 +1,243 @@
+//! Talks to another cluster's auth service: over TLS, to whoever has the certificate that is
+//! expected, and to nobody else.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest, Sha256};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tombolo_api::{
+    Fingerprint,
+    auth::{AuthError, ClusterInfo, IdentityRelease, IdentityRequest, IdentityResponse, Refusal},
+};
+
+const CONNECTING: Duration = Duration::from_secs(5);
+/// The other side waits ten seconds for its control plane.
+const ANSWERING: Duration = Duration::from_secs(15);
+const MOST_BYTES: usize = 1 << 20;
+
+/// An auth service at a URL.
+#[derive(Clone, Debug)]
+pub(super) struct AuthService {
+    url: String,
+    pin: Option<Fingerprint>,
+}
+
+/// There was no answer, or not the one that was hoped for.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// It can't be reached.
+    #[error("{what}: {why}; check the URL, and that nothing between the clusters blocks it")]
+    Unreachable { what: String, why: String },
+    /// Somebody else answers.
+    #[error(
+        "{what}: the certificate's fingerprint is {shown}, expected was {expected}; if the \
+         certificate was changed on purpose, put the new fingerprint into spec.fingerprint"
+    )]
+    OtherCertificate { what: String, shown: Fingerprint, expected: Fingerprint },
+    /// It says no.
+    #[error("{what}: {status}: {}", .error.error)]
+    Refused { what: String, status: StatusCode, error: AuthError },
+    /// It says something else.
+    #[error("{what}: {why}; check that the URL is that of a cluster's auth service")]
+    NotUnderstood { what: String, why: String },
+}
+
+impl AuthService {
+    /// The service at a URL, which has to show the certificate with this fingerprint, if any.
+    pub fn new(url: &str, pin: Option<Fingerprint>) -> Self {
+        Self { url: url.trim_end_matches('/').to_owned(), pin }
+    }
+
+    /// Who the cluster is, and the fingerprint of the certificate that was shown.
+    pub async fn info(&self) -> Result<(ClusterInfo, Fingerprint), Failure> {
+        self.call(Method::GET, "/info", None::<&()>).await
+    }
+
+    /// Asks for an identity.
+    pub async fn identity(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
+        self.call(Method::POST, "/identity", Some(request)).await.map(|(answer, _)| answer)
+    }
+
+    /// Gives an identity back.
+    pub async fn release(&self, release: &IdentityRelease) -> Result<(), Failure> {
+        let what = format!("DELETE {}/identity", self.url);
+        let (status, body, _) =
+            self.exchange(&what, Method::DELETE, "/identity", Some(release)).await?;
+        if status.is_success() { Ok(()) } else { Err(refused(what, status, &body)) }
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<(T, Fingerprint), Failure> {
+        let what = format!("{method} {}{path}", self.url);
+        let (status, body, shown) = self.exchange(&what, method, path, body).await?;
+        if !status.is_success() {
+            return Err(refused(what, status, &body));
+        }
+        match serde_json::from_slice(&body) {
+            Ok(answer) => Ok((answer, shown)),
+            // The body may hold an identity: only the kind and place of the error are said.
+            Err(error) => Err(Failure::NotUnderstood {
+                why: format!("unexpected answer ({:?} error)", error.classify()),
+                what,
+            }),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        what: &str,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<(StatusCode, Bytes, Fingerprint), Failure> {
+        let unreachable =
+            |why: String| Failure::Unreachable { what: what.to_owned(), why };
+        let uri: Uri = format!("{}{path}", self.url)
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| unreachable(error.to_string()))?;
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let connection = timeout(CONNECTING, connect(&host, uri.port_u16().unwrap_or(443)));
+        let (stream, shown) = connection
+            .await
+            .map_err(|_| unreachable(format!("no answer within {} s", CONNECTING.as_secs())))?
+            .map_err(|error| unreachable(plain(&error)))?;
+        if let Some(expected) = self.pin
+            && expected != shown
+        {
+            let what = what.to_owned();
+            return Err(Failure::OtherCertificate { what, shown, expected });
+        }
+        let request = Request::builder()
+            .method(method)
+            .uri(uri.path())
+            .header(header::HOST, uri.authority().map_or("", |authority| authority.as_str()))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body.map(to_json).unwrap_or_default()))
+            .map_err(|error| unreachable(error.to_string()))?;
+        match timeout(ANSWERING, send(stream, request)).await {
+            Ok(Ok((status, body))) => Ok((status, body, shown)),
+            Ok(Err(error)) => Err(unreachable(error.to_string())),
+            Err(_) => Err(unreachable(format!("no answer within {} s", ANSWERING.as_secs()))),
+        }
+    }
+}
+
+fn to_json(body: &impl Serialize) -> Bytes {
+    serde_json::to_vec(body).unwrap_or_default().into()
+}
+
+/// Connects, and says which certificate was shown.
+async fn connect(host: &str, port: u16) -> io::Result<(TlsStream<TcpStream>, Fingerprint)> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Shown(provider)))
+        .with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let tcp = TcpStream::connect((host, port)).await?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificate = certificates.first().ok_or_else(|| io::Error::other("no certificate"))?;
+    let shown = Fingerprint(Sha256::digest(certificate).into());
+    Ok((stream, shown))
+}
+
+async fn send(
+    stream: TlsStream<TcpStream>,
+    request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MOST_BYTES).collect().await?.to_bytes();
+    drop(sender);
+    connection.abort();
+    Ok((status, body))
+}
+
+fn refused(what: String, status: StatusCode, body: &[u8]) -> Failure {
+    match serde_json::from_slice(body) {
+        Ok(error) => Failure::Refused { what, status, error },
+        Err(_) => Failure::NotUnderstood { what, why: format!("the answer is {status}") },
+    }
+}
+
+impl Failure {
+    /// Why the service refused, if that is what it did.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Refused { error, .. } => Some(error.reason),
+            _ => None,
+        }
+    }
+}
+
+fn plain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
+        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Takes any certificate whose key the other side has: whether it is the right one is decided by
+/// its fingerprint, before anything is said.
+#[derive(Debug)]
+struct Shown(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Shown {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

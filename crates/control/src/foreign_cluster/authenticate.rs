@@ -1,0 +1,331 @@
+//! From a URL to an identity that works: who is there, may we have an identity, does it still count.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use serde_json::{Map, Value, json};
+use tombolo_api::{
+    ClusterIdentity, Fingerprint,
+    auth::{Confidential, IdentityRequest, Refusal},
+    discovery::{
+        AuthStatus, DiscoveryType, ForeignCluster, ResourceRequest, TenantNamespace,
+        condition::API_SERVER,
+    },
+    names::{
+        AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, DISCOVERY_TYPE_LABEL,
+        NAMESPACE,
+    },
+};
+use tombolo_core::{
+    condition::find,
+    discovery::senior,
+    identity::{Access, Lifetime, nonce, return_token_name},
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    Authenticated, Clusters, Error, Setback,
+    auth_service::{AuthService, Failure},
+    stored::Stored,
+};
+use crate::{
+    auth_url,
+    context::Context,
+    identity::{self, base64, failed, tenant},
+};
+
+/// A renewal that failed is tried again after this long.
+const RENEW_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// Sees to it that there is an identity, and that it counts for some time to come.
+pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Authenticated, Error> {
+    let context = &*state.context;
+    if let Some(peer) = &entry.spec.cluster_identity {
+        check(state, entry, peer)?;
+        if let Some(reached) = keep(context, entry, peer).await? {
+            return Ok(reached);
+        }
+    }
+    let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
+    let (info, shown) = service.info().await.map_err(setback)?;
+    let peer = ClusterIdentity { cluster_id: info.cluster_id, cluster_name: info.cluster_name };
+    if let Some(expected) = &entry.spec.cluster_identity
+        && expected.cluster_id != peer.cluster_id
+    {
+        let message = format!(
+            "{} is cluster {}, expected was {}; another cluster needs another ForeignCluster",
+            entry.spec.auth_url, peer.cluster_id, expected.cluster_id
+        );
+        return Err(refused("AnotherCluster", message).into());
+    }
+    check(state, entry, &peer)?;
+    fill_in(context, entry, &peer, shown).await?;
+    ask(context, entry, &peer, shown).await
+}
+
+/// Not ourselves, and not a cluster that has an entry already.
+fn check(state: &Clusters, entry: &ForeignCluster, peer: &ClusterIdentity) -> Result<(), Setback> {
+    if peer.cluster_id == state.context.settings.cluster_id {
+        let message = format!("{} is this very cluster", entry.spec.auth_url);
+        return Err(refused("OwnCluster", message));
+    }
+    if let Some(other) = senior(entry, &peer.cluster_id, &state.all()) {
+        let message = format!(
+            "cluster {} is known already, as ForeignCluster {}: use that one, and delete this",
+            peer.cluster_id,
+            other.name_any()
+        );
+        return Err(refused("Duplicate", message));
+    }
+    Ok(())
+}
+
+/// The identity that is there, renewed if it is time; nothing if it has to be asked for again.
+async fn keep(
+    context: &Context,
+    entry: &ForeignCluster,
+    peer: &ClusterIdentity,
+) -> Result<Option<Authenticated>, Error> {
+    let status = entry.status.as_ref();
+    let tenant = status.and_then(|status| status.tenant_namespace.as_ref()?.local.as_ref());
+    let Some(tenant) = tenant else { return Ok(None) };
+    let Some(mut stored) = Stored::read(&context.client, tenant).await? else { return Ok(None) };
+    let Some(access) = stored.access.clone() else { return Ok(None) };
+    let elsewhere = stored.auth_url.as_ref() != Some(&entry.spec.auth_url);
+    let owes_token = entry.spec.join && !stored.return_token_sent;
+    let lifetime = Lifetime::read(access.token.reveal(), base64::url_safe);
+    let (false, false, Ok(lifetime)) = (elsewhere, owes_token, lifetime) else { return Ok(None) };
+
+    let reached = |renew_at| Authenticated {
+        tenant: TenantNamespace {
+            local: Some(tenant.clone()),
+            remote: Some(access.namespace.clone()),
+        },
+        server: access.server.clone(),
+        renew_at,
+    };
+    let now = Timestamp::now();
+    let conditions = status.map(|status| &*status.conditions).unwrap_or_default();
+    let in_doubt = find(conditions, API_SERVER).is_some_and(|said| said.status == "False");
+    if now < lifetime.renew_at() {
+        let counts = !in_doubt || counts(context, tenant, peer).await;
+        return Ok(counts.then(|| reached(lifetime.renew_at())));
+    }
+    let Ok(remote) = context.remotes.in_namespace(tenant, peer.clone()).await else {
+        return Ok(None);
+    };
+    let renewed =
+        identity::request_token(&remote.client, &remote.namespace, &lifetime.account).await;
+    match renewed {
+        Ok(token) => {
+            let lifetime = Lifetime::read(token.reveal(), base64::url_safe).ok();
+            stored.access = Some(Access { token, ..access.clone() });
+            stored.write(&context.client, tenant, peer).await?;
+            // From here on the new token counts for all who use the client.
+            let _ = context.remotes.in_namespace(tenant, peer.clone()).await;
+            info!(cluster = %peer.cluster_name, "renewed the identity");
+            Ok(lifetime.map(|lifetime| reached(lifetime.renew_at())))
+        }
+        Err(error) if now < lifetime.expires && !says_unknown(&error) => {
+            warn!(cluster = %peer.cluster_name, "renew the identity: {error}");
+            Ok(Some(reached(now.saturating_add(RENEW_AGAIN).unwrap_or(now))))
+        }
+        Err(error) => {
+            info!(cluster = %peer.cluster_name, "the identity counts no more: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Whether the other cluster still knows us, as far as it says.
+async fn counts(context: &Context, tenant: &str, peer: &ClusterIdentity) -> bool {
+    let Ok(remote) = context.remotes.in_namespace(tenant, peer.clone()).await else { return false };
+    let requests = Api::<ResourceRequest>::namespaced(remote.client, &remote.namespace);
+    let one = ListParams::default().limit(1);
+    !requests.list_metadata(&one).await.is_err_and(|error| says_unknown(&error))
+}
+
+fn says_unknown(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if [401, 403, 404].contains(&status.code))
+}
+
+/// Writes who it is, so that all can read it.
+async fn fill_in(
+    context: &Context,
+    entry: &ForeignCluster,
+    peer: &ClusterIdentity,
+    shown: Fingerprint,
+) -> Result<(), Error> {
+    let mut spec = Map::new();
+    if entry.spec.cluster_identity.as_ref() != Some(peer) {
+        spec.insert("clusterIdentity".to_owned(), json!(peer));
+    }
+    if entry.spec.fingerprint.is_none() {
+        spec.insert("fingerprint".to_owned(), json!(shown));
+    }
+    let mut labels = Map::new();
+    if !entry.labels().contains_key(DISCOVERY_TYPE_LABEL) {
+        let manual = DiscoveryType::Manual.as_str();
+        labels.insert(DISCOVERY_TYPE_LABEL.to_owned(), Value::from(manual));
+    }
+    if spec.is_empty() && labels.is_empty() {
+        return Ok(());
+    }
+    let clusters = Api::<ForeignCluster>::all(context.client.clone());
+    let patch = json!({ "metadata": { "uid": entry.uid(), "labels": labels }, "spec": spec });
+    let params =
+        PatchParams { field_manager: Some(super::MANAGER.to_owned()), ..PatchParams::default() };
+    let filled = clusters.patch(&entry.name_any(), &params, &Patch::Merge(patch)).await;
+    filled.map_err(failed(format!("fill in ForeignCluster {}", entry.name_any())))?;
+    Ok(())
+}
+
+/// Asks for an identity, with each token that there is for that cluster, or with none.
+async fn ask(
+    context: &Context,
+    entry: &ForeignCluster,
+    peer: &ClusterIdentity,
+    shown: Fingerprint,
+) -> Result<Authenticated, Error> {
+    let client = &context.client;
+    let tenant = tenant::ensure(client, peer).await?;
+    let nonce = nonce(&identity::nonce_key(client).await?, &peer.cluster_id);
+    let mut stored = Stored::read(client, &tenant).await?.unwrap_or_default();
+    if stored.nonce != nonce {
+        // Before it is said to anybody: should the answer be lost, it can be asked for again.
+        stored = Stored { nonce: nonce.clone(), ..Stored::default() };
+        stored.write(client, &tenant, peer).await?;
+    }
+    let service = AuthService::new(&entry.spec.auth_url, Some(shown));
+    let mut result = None;
+    for token in tokens(context, peer).await? {
+        // Our own token is for those whose token we have, or with whom we want to peer.
+        let trusted = entry.spec.join || !token.is_empty();
+        let return_token =
+            if trusted { Some(return_token(context, peer).await?) } else { None };
+        let sent = return_token.is_some();
+        let request = IdentityRequest {
+            cluster_id: context.settings.cluster_id.clone(),
+            cluster_name: Some(context.settings.cluster_name.clone()),
+            token,
+            nonce: Some(nonce.clone()),
+            auth_url: auth_url::find(client).await.ok(),
+            return_token,
+        };
+        let answer = service.identity(&request).await;
+        let again = matches!(&answer, Err(failure) if failure.refusal() == Some(Refusal::WrongToken));
+        result = Some((answer, sent));
+        if !again {
+            break;
+        }
+        debug!(cluster = %peer.cluster_name, "one of the tokens is not taken");
+    }
+    let Some((answer, return_token_sent)) = result else {
+        return Err(refused("NoToken", "there is no token to show".to_owned()).into());
+    };
+    let kubeconfig = answer.map_err(setback)?.kubeconfig;
+    let unusable = |why: &str| Setback {
+        status: AuthStatus::Pending,
+        reason: "UnusableIdentity",
+        message: format!("the identity from {} is of no use: {why}", entry.spec.auth_url),
+        soon: true,
+    };
+    let value: Value = serde_saphyr::from_str(kubeconfig.reveal())
+        .map_err(|_| unusable("it is no kubeconfig"))?;
+    let access = Access::read(&value).map_err(|error| unusable(&error.to_string()))?;
+    let lifetime = Lifetime::read(access.token.reveal(), base64::url_safe)
+        .map_err(|error| unusable(&error.to_string()))?;
+    stored = Stored {
+        nonce,
+        access: Some(access.clone()),
+        auth_url: Some(entry.spec.auth_url.clone()),
+        return_token_sent: return_token_sent || stored.return_token_sent,
+    };
+    stored.write(client, &tenant, peer).await?;
+    let _ = context.remotes.in_namespace(&tenant, peer.clone()).await;
+    info!(cluster = %peer.cluster_name, server = access.server, "got an identity");
+    Ok(Authenticated {
+        tenant: TenantNamespace { local: Some(tenant), remote: Some(access.namespace) },
+        server: access.server,
+        renew_at: lifetime.renew_at(),
+    })
+}
+
+/// The tokens for a cluster: those that somebody has put here first, then the one that it sent;
+/// the empty one when there are none.
+async fn tokens(context: &Context, peer: &ClusterIdentity) -> Result<Vec<Confidential>, Error> {
+    let secrets = Api::<Secret>::namespaced(context.client.clone(), NAMESPACE);
+    let labels = format!("{AUTH_TOKEN_LABEL},{CLUSTER_ID_LABEL}={}", peer.cluster_id);
+    let found = secrets.list(&ListParams::default().labels(&labels)).await;
+    let mut found = found.map_err(failed("list the tokens for other clusters"))?.items;
+    found.sort_by_key(|secret| {
+        let name = secret.name_any();
+        (name.starts_with("remote-token-"), name)
+    });
+    let text = |secret: Secret| {
+        let bytes = secret.data?.remove(AUTH_TOKEN_KEY)?;
+        Some(String::from_utf8(bytes.0).ok()?.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let mut tokens: Vec<Confidential> =
+        found.into_iter().filter_map(text).map(Confidential::from).collect();
+    if tokens.is_empty() {
+        tokens.push(Confidential::default());
+    }
+    Ok(tokens)
+}
+
+/// The token by which that cluster, and no other, gets an identity here.
+async fn return_token(context: &Context, peer: &ClusterIdentity) -> Result<Confidential, Error> {
+    let secrets = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
+    let name = return_token_name(&peer.cluster_id);
+    let there = secrets.get_opt(&name).await.map_err(failed(format!("read Secret {name}")))?;
+    let text = |secret: Secret| {
+        let bytes = secret.data?.remove(AUTH_TOKEN_KEY)?;
+        String::from_utf8(bytes.0).ok().map(Confidential::from)
+    };
+    if let Some(token) = there.and_then(text) {
+        return Ok(token);
+    }
+    let token = identity::hex(&identity::random()?);
+    let labels = [(CLUSTER_ID_LABEL.to_owned(), peer.cluster_id.to_string())];
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(name),
+            labels: Some(labels.into()),
+            ..ObjectMeta::default()
+        },
+        data: Some([(AUTH_TOKEN_KEY.to_owned(), ByteString(token.clone().into_bytes()))].into()),
+        ..Secret::default()
+    };
+    let made = secrets.create(&PostParams::default(), &secret).await;
+    made.map_err(failed(format!("make a token for cluster {}", peer.cluster_id)))?;
+    Ok(token.into())
+}
+
+fn refused(reason: &'static str, message: String) -> Setback {
+    Setback { status: AuthStatus::Refused, reason, message, soon: false }
+}
+
+fn setback(failure: Failure) -> Setback {
+    use AuthStatus::{EmptyRefused, Pending, Refused};
+    let (status, reason, soon) = match (&failure, failure.refusal()) {
+        (_, Some(Refusal::EmptyTokenRefused)) => (EmptyRefused, "EmptyTokenRefused", false),
+        (_, Some(Refusal::WrongToken)) => (Refused, "WrongToken", false),
+        (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),
+        (_, Some(Refusal::Other)) => (Pending, "AuthFailed", true),
+        (Failure::OtherCertificate { .. }, _) => (Pending, "OtherCertificate", true),
+        (Failure::NotUnderstood { .. }, _) => (Pending, "NotAnAuthService", true),
+        (_, None) => (Pending, "AuthUnreachable", true),
+    };
+    let advice = match reason {
+        "EmptyTokenRefused" | "WrongToken" => format!(
+            "; put it into a Secret in the namespace {NAMESPACE}, under the key {AUTH_TOKEN_KEY}, \
+             with the labels {CLUSTER_ID_LABEL}=<the cluster's id> and {AUTH_TOKEN_LABEL}="
+        ),
+        _ => String::new(),
+    };
+    Setback { status, reason, message: format!("{failure}{advice}"), soon }
+}

@@ -1,0 +1,95 @@
+//! The end of a ForeignCluster: when nothing of a peering is left, the identity is given back and
+//! what was made for it is removed.
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Resource, ResourceExt, api::ListParams, core::NamespaceResourceScope};
+use serde::de::DeserializeOwned;
+use tombolo_api::{
+    auth::IdentityRelease,
+    discovery::{ForeignCluster, ResourceRequest},
+    names::{AUTH_NAMESPACE, IDENTITY_SECRET},
+    net::{NetworkConfig, TunnelEndpoint},
+    sharing::ResourceOffer,
+    virtualkubelet::NamespaceMap,
+};
+use tombolo_core::identity::{record_name, return_token_name};
+use tombolo_runtime::writer::absent_is_fine;
+use tracing::{debug, info};
+
+use super::{Error, auth_service::AuthService, stored::Stored};
+use crate::{
+    context::Context,
+    identity::{failed, tenant},
+};
+
+/// Whether the entry can go: what it stood for has been removed. `false` waits for the peering.
+pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result<bool, Error> {
+    let client = &context.client;
+    let Some(peer) = &entry.spec.cluster_identity else { return Ok(true) };
+    let Some(namespace) = tenant::find(client, &peer.cluster_id).await? else { return Ok(true) };
+    let clusters = Api::<ForeignCluster>::all(client.clone());
+    let others = clusters.list(&ListParams::default()).await.map_err(failed("list the clusters"))?;
+    let shared = others.iter().any(|other| {
+        let identity = other.spec.cluster_identity.as_ref();
+        other.uid() != entry.uid()
+            && identity.is_some_and(|identity| identity.cluster_id == peer.cluster_id)
+    });
+    let tenant_name = namespace.name_any();
+    if shared || peer.cluster_id == context.settings.cluster_id {
+        return Ok(true);
+    }
+    if is_used(context, &tenant_name).await? {
+        return Ok(false);
+    }
+    if let Some(stored) = Stored::read(client, &tenant_name).await? {
+        let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
+        let release = IdentityRelease {
+            cluster_id: context.settings.cluster_id.clone(),
+            nonce: stored.nonce,
+        };
+        // It may be gone for good: no reason to keep what there is here.
+        if let Err(failure) = service.release(&release).await {
+            info!(cluster = %peer.cluster_name, "give the identity back: {failure}");
+        }
+    }
+    let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
+    let token = return_token_name(&peer.cluster_id);
+    delete(&records, &token).await?;
+    let secrets = Api::<Secret>::namespaced(client.clone(), &tenant_name);
+    delete(&secrets, IDENTITY_SECRET).await?;
+    let record = records.get_metadata_opt(&record_name(&peer.cluster_id)).await;
+    if record.map_err(failed("look for the cluster's own identity"))?.is_none() {
+        tenant::remove(client, &namespace).await?;
+    }
+    Ok(true)
+}
+
+async fn delete(secrets: &Api<Secret>, name: &str) -> Result<(), Error> {
+    let gone = secrets.delete(name, &Default::default()).await.map(drop);
+    Ok(absent_is_fine(gone).map_err(failed(format!("delete Secret {name}")))?)
+}
+
+/// Whether anything of a peering is left in the namespace.
+async fn is_used(context: &Context, namespace: &str) -> Result<bool, Error> {
+    Ok(has::<ResourceRequest>(context, namespace).await?
+        || has::<ResourceOffer>(context, namespace).await?
+        || has::<NetworkConfig>(context, namespace).await?
+        || has::<TunnelEndpoint>(context, namespace).await?
+        || has::<NamespaceMap>(context, namespace).await?)
+}
+
+async fn has<K>(context: &Context, namespace: &str) -> Result<bool, Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + Debug + DeserializeOwned,
+{
+    let api = Api::<K>::namespaced(context.client.clone(), namespace);
+    let found = api.list_metadata(&ListParams::default().limit(1)).await;
+    let found = found.map_err(failed(format!("list what is in {namespace}")))?;
+    if let Some(object) = found.iter().next() {
+        debug!(namespace, kind = %K::kind(&()), name = object.name_any(), "still there");
+    }
+    Ok(!found.items.is_empty())
+}

@@ -1,0 +1,90 @@
+//! The identity that another cluster gave us, in the Secret where all who need it find it.
+
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{Api, Client, api::ObjectMeta};
+use tombolo_api::{
+    ClusterIdentity,
+    auth::Confidential,
+    names::{
+        CLUSTER_ID_LABEL, IDENTITY_KUBECONFIG_KEY, IDENTITY_NONCE_KEY, IDENTITY_SECRET,
+    },
+};
+use tombolo_core::identity::Access;
+use tombolo_runtime::writer;
+
+use super::MANAGER;
+use crate::identity::{Error, failed};
+
+const AUTH_URL: &str = "authUrl";
+const RETURN_TOKEN_SENT: &str = "returnTokenSent";
+
+/// What is kept about an identity.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stored {
+    /// What proves over there that it is we who ask.
+    pub nonce: Confidential,
+    /// The identity, once it was given.
+    pub access: Option<Access>,
+    /// The URL of the auth service that gave it.
+    pub auth_url: Option<String>,
+    /// Whether that cluster has what it needs to get an identity here.
+    pub return_token_sent: bool,
+}
+
+impl Stored {
+    /// Reads the Secret in this tenant namespace.
+    pub async fn read(client: &Client, tenant: &str) -> Result<Option<Self>, Error> {
+        let secrets = Api::<Secret>::namespaced(client.clone(), tenant);
+        let secret = secrets.get_opt(IDENTITY_SECRET).await;
+        let secret = secret.map_err(failed(format!("read Secret {tenant}/{IDENTITY_SECRET}")))?;
+        Ok(secret.map(|secret| Self::of(&secret)))
+    }
+
+    fn of(secret: &Secret) -> Self {
+        let text = |key: &str| {
+            let bytes = secret.data.as_ref()?.get(key)?;
+            String::from_utf8(bytes.0.clone()).ok()
+        };
+        let kubeconfig = text(IDENTITY_KUBECONFIG_KEY)
+            .and_then(|text| serde_json::from_str(&text).ok())
+            .and_then(|value| Access::read(&value).ok());
+        Self {
+            nonce: text(IDENTITY_NONCE_KEY).unwrap_or_default().into(),
+            access: kubeconfig,
+            auth_url: text(AUTH_URL),
+            return_token_sent: text(RETURN_TOKEN_SENT).is_some(),
+        }
+    }
+
+    /// Writes the Secret.
+    pub async fn write(
+        &self,
+        client: &Client,
+        tenant: &str,
+        peer: &ClusterIdentity,
+    ) -> Result<(), Error> {
+        let kubeconfig = self.access.as_ref().map(|access| access.kubeconfig(&peer.cluster_name));
+        let fields = [
+            (IDENTITY_NONCE_KEY, Some(self.nonce.reveal())),
+            (IDENTITY_KUBECONFIG_KEY, kubeconfig.as_ref().map(Confidential::reveal)),
+            (AUTH_URL, self.auth_url.as_deref()),
+            (RETURN_TOKEN_SENT, self.return_token_sent.then_some("true")),
+        ];
+        let data = fields.into_iter().filter_map(|(key, text)| {
+            Some((key.to_owned(), ByteString(text?.as_bytes().to_vec())))
+        });
+        let labels = [(CLUSTER_ID_LABEL.to_owned(), peer.cluster_id.to_string())];
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(IDENTITY_SECRET.to_owned()),
+                labels: Some(labels.into()),
+                ..ObjectMeta::default()
+            },
+            data: Some(data.collect()),
+            ..Secret::default()
+        };
+        let secrets = Api::namespaced(client.clone(), tenant);
+        let written = writer::apply(&secrets, MANAGER, &secret).await;
+        written.map(drop).map_err(failed(format!("write Secret {tenant}/{IDENTITY_SECRET}")))
+    }
+}

@@ -1,0 +1,100 @@
+//! What an identity consists of: a ServiceAccount in the tenant namespace, and a Role bound to it.
+
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequest, TokenRequestSpec},
+    core::v1::ServiceAccount,
+    rbac::v1::{Role, RoleBinding, RoleRef, Subject},
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use tombolo_api::{ClusterIdentity, auth::Confidential, names::TENANT_ACCOUNT};
+use tombolo_core::identity::{Stage, rules};
+use tombolo_runtime::writer;
+
+use super::{Error, MANAGER, failed};
+
+/// How long a token counts; it is renewed long before.
+pub(crate) const TOKEN_SECONDS: i64 = 24 * 60 * 60;
+
+/// Makes account and rights what they should be at this stage.
+pub(super) async fn ensure(
+    client: &Client,
+    tenant: &str,
+    peer: &ClusterIdentity,
+    stage: Stage,
+) -> Result<(), Error> {
+    let metadata =
+        ObjectMeta { name: Some(TENANT_ACCOUNT.to_owned()), ..ObjectMeta::default() };
+    let account = ServiceAccount {
+        metadata: metadata.clone(),
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    };
+    let role = Role {
+        metadata: metadata.clone(),
+        rules: Some(rules(&peer.cluster_name, stage)),
+    };
+    let binding = RoleBinding {
+        metadata,
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "Role".to_owned(),
+            name: TENANT_ACCOUNT.to_owned(),
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: TENANT_ACCOUNT.to_owned(),
+            namespace: Some(tenant.to_owned()),
+            ..Subject::default()
+        }]),
+    };
+    let said = |what: &str| failed(format!("make the {what} {tenant}/{TENANT_ACCOUNT}"));
+    let accounts = Api::namespaced(client.clone(), tenant);
+    writer::apply(&accounts, MANAGER, &account).await.map_err(said("ServiceAccount"))?;
+    let roles = Api::namespaced(client.clone(), tenant);
+    writer::apply(&roles, MANAGER, &role).await.map_err(said("Role"))?;
+    let bindings = Api::namespaced(client.clone(), tenant);
+    writer::apply(&bindings, MANAGER, &binding).await.map_err(said("RoleBinding"))?;
+    Ok(())
+}
+
+/// Removes the identity: whatever token there is counts no more.
+pub(super) async fn remove(client: &Client, tenant: &str) -> Result<(), Error> {
+    let said = || failed(format!("delete the identity in {tenant}"));
+    let params = Default::default();
+    let bindings = Api::<RoleBinding>::namespaced(client.clone(), tenant);
+    let gone = bindings.delete(TENANT_ACCOUNT, &params).await.map(drop);
+    writer::absent_is_fine(gone).map_err(said())?;
+    let roles = Api::<Role>::namespaced(client.clone(), tenant);
+    let gone = roles.delete(TENANT_ACCOUNT, &params).await.map(drop);
+    writer::absent_is_fine(gone).map_err(said())?;
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), tenant);
+    let gone = accounts.delete(TENANT_ACCOUNT, &params).await.map(drop);
+    writer::absent_is_fine(gone).map_err(said())
+}
+
+/// A token of the identity.
+pub(super) async fn token(client: &Client, tenant: &str) -> Result<Confidential, Error> {
+    let token = request_token(client, tenant, TENANT_ACCOUNT).await;
+    token.map_err(failed(format!("get a token of ServiceAccount {tenant}/{TENANT_ACCOUNT}")))
+}
+
+/// A token of a ServiceAccount, from whichever cluster.
+pub(crate) async fn request_token(
+    client: &Client,
+    namespace: &str,
+    account: &str,
+) -> kube::Result<Confidential> {
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            expiration_seconds: Some(TOKEN_SECONDS),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
+    };
+    let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
+    Ok(answer.status.unwrap_or_default().token.into())
+}

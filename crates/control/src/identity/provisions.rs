@@ -1,0 +1,200 @@
+//! What the auth service needs and must not make itself: the token that other clusters have to
+//! show, its certificate, and the key that our nonces are made of.
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::rand;
+use futures::{StreamExt, stream::select};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{Secret, Service},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
+    runtime::{WatchStreamExt, watcher::watch_object},
+};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tombolo_api::{
+    Fingerprint,
+    config::ClusterConfig,
+    names::{
+        AUTH_CERTIFICATE_SECRET, AUTH_SERVICE, AUTH_TOKEN_KEY, AUTH_TOKEN_SECRET, CLUSTER_CONFIG,
+        FINGERPRINT_ANNOTATION, NAMESPACE, NONCE_KEY_SECRET,
+    },
+};
+use tombolo_runtime::{controller::Chain, writer};
+use tracing::{info, warn};
+
+use super::{Error, MANAGER, failed};
+use crate::context::Context;
+
+const CERTIFICATE: &str = "tls.crt";
+const PRIVATE_KEY: &str = "tls.key";
+/// The configured Secret whose certificate is in use.
+const COPIED_FROM: &str = "discovery.liqo.io/copied-from";
+
+/// Makes what is missing, now and whenever it is gone or empty.
+pub(super) async fn keep(context: &Context) {
+    let secrets = Api::<Secret>::namespaced(context.client.clone(), NAMESPACE);
+    let configs = Api::<ClusterConfig>::all(context.client.clone());
+    let services = Api::<Service>::namespaced(context.client.clone(), NAMESPACE);
+    let changes = |name| watch_object(secrets.clone(), name).default_backoff().map(drop);
+    let changes = select(
+        select(changes(AUTH_TOKEN_SECRET), changes(AUTH_CERTIFICATE_SECRET)),
+        select(
+            watch_object(configs, CLUSTER_CONFIG).default_backoff().map(drop),
+            watch_object(services, AUTH_SERVICE).default_backoff().map(drop),
+        ),
+    );
+    let mut changes = std::pin::pin!(changes);
+    while let Some(Some(())) = context.shutdown.or(changes.next()).await {
+        if let Err(error) = ensure(&context.client).await {
+            warn!("{}", Chain(&error));
+        }
+    }
+}
+
+async fn ensure(client: &Client) -> Result<(), Error> {
+    let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+    let token = read(&secrets, AUTH_TOKEN_SECRET).await?;
+    if text(token.as_ref(), AUTH_TOKEN_KEY).is_none() {
+        let token = hex(&random()?).into_bytes();
+        put(&secrets, AUTH_TOKEN_SECRET, &[(AUTH_TOKEN_KEY, token)], &[]).await?;
+        info!("made the token that other clusters have to show: Secret {NAMESPACE}/{AUTH_TOKEN_SECRET}");
+    }
+    let certificate = certificate(client, &secrets).await?;
+    announce(client, certificate).await
+}
+
+/// The key that nonces are made of.
+pub(crate) async fn nonce_key(client: &Client) -> Result<Vec<u8>, Error> {
+    const KEY: &str = "key";
+    let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+    if let Some(key) = text(read(&secrets, NONCE_KEY_SECRET).await?.as_ref(), KEY) {
+        return Ok(key);
+    }
+    let key = random()?.to_vec();
+    let secret = Secret {
+        metadata: ObjectMeta { name: Some(NONCE_KEY_SECRET.to_owned()), ..ObjectMeta::default() },
+        data: Some([(KEY.to_owned(), ByteString(key.clone()))].into()),
+        ..Secret::default()
+    };
+    // Made once and never changed: whoever comes second takes what the first one made.
+    match secrets.create(&PostParams::default(), &secret).await {
+        Ok(_) => Ok(key),
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            let made = read(&secrets, NONCE_KEY_SECRET).await?;
+            text(made.as_ref(), KEY).ok_or(Error::Random)
+        }
+        Err(error) => Err(failed("keep the key of the nonces")(error)),
+    }
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random() -> Result<[u8; 32], Error> {
+    let mut bytes = [0; 32];
+    rand::fill(&mut bytes).map_err(|_| Error::Random)?;
+    Ok(bytes)
+}
+
+/// As text.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The fingerprint of the auth service's certificate, which is made or copied if need be.
+async fn certificate(client: &Client, secrets: &Api<Secret>) -> Result<Fingerprint, Error> {
+    let configs = Api::<ClusterConfig>::all(client.clone());
+    let config = configs.get_opt(CLUSTER_CONFIG).await.map_err(failed("read the ClusterConfig"))?;
+    let wanted = config.and_then(|config| config.spec.auth.certificate);
+    let now = read(secrets, AUTH_CERTIFICATE_SECRET).await?;
+    if let Some(wanted) = wanted {
+        let given = read(secrets, &wanted).await?;
+        let (pem, key) = (text(given.as_ref(), CERTIFICATE), text(given.as_ref(), PRIVATE_KEY));
+        let (Some(pem), Some(key)) = (pem, key) else { return Err(Error::BadCertificate(wanted)) };
+        let print = fingerprint(&pem).ok_or_else(|| Error::BadCertificate(wanted.clone()))?;
+        if text(now.as_ref(), CERTIFICATE).as_ref() != Some(&pem) {
+            let data = [(CERTIFICATE, pem), (PRIVATE_KEY, key)];
+            put(secrets, AUTH_CERTIFICATE_SECRET, &data, &[(COPIED_FROM, &wanted)]).await?;
+        }
+        return Ok(print);
+    }
+    let copied = now.as_ref().is_some_and(|secret| secret.annotations().contains_key(COPIED_FROM));
+    if !copied
+        && text(now.as_ref(), PRIVATE_KEY).is_some()
+        && let Some(print) = text(now.as_ref(), CERTIFICATE).and_then(|pem| fingerprint(&pem))
+    {
+        return Ok(print);
+    }
+    let names = vec![format!("{AUTH_SERVICE}.{NAMESPACE}.svc"), AUTH_SERVICE.to_owned()];
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(names).map_err(Error::Certificate)?;
+    let data = [
+        (CERTIFICATE, cert.pem().into_bytes()),
+        (PRIVATE_KEY, signing_key.serialize_pem().into_bytes()),
+    ];
+    put(secrets, AUTH_CERTIFICATE_SECRET, &data, &[]).await?;
+    info!("made the auth service's certificate");
+    Ok(Fingerprint(Sha256::digest(cert.der()).into()))
+}
+
+/// Where discovery, and whoever wants to pin it, finds the fingerprint.
+async fn announce(client: &Client, fingerprint: Fingerprint) -> Result<(), Error> {
+    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
+    let service = services.get_metadata_opt(AUTH_SERVICE).await;
+    let Some(service) = service.map_err(failed("read the Service of the auth service"))? else {
+        return Ok(());
+    };
+    if service.annotations().get(FINGERPRINT_ANNOTATION) == Some(&fingerprint.to_string()) {
+        return Ok(());
+    }
+    let annotations = BTreeMap::from([(FINGERPRINT_ANNOTATION, fingerprint.to_string())]);
+    let patch = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "annotations": annotations, "uid": service.uid() },
+    });
+    let params = PatchParams::apply(MANAGER).force();
+    let said = services.patch_metadata(AUTH_SERVICE, &params, &Patch::Apply(patch)).await;
+    said.map(drop).map_err(failed("write the fingerprint to the Service of the auth service"))
+}
+
+fn fingerprint(pem: &[u8]) -> Option<Fingerprint> {
+    let certificate = CertificateDer::from_pem_slice(pem).ok()?;
+    Some(Fingerprint(Sha256::digest(&certificate).into()))
+}
+
+async fn read(secrets: &Api<Secret>, name: &str) -> Result<Option<Secret>, Error> {
+    secrets.get_opt(name).await.map_err(failed(format!("read Secret {NAMESPACE}/{name}")))
+}
+
+fn text(secret: Option<&Secret>, key: &str) -> Option<Vec<u8>> {
+    let data = secret?.data.as_ref()?.get(key)?;
+    Some(data.0.clone()).filter(|data| !data.is_empty())
+}
+
+async fn put(
+    secrets: &Api<Secret>,
+    name: &str,
+    data: &[(&str, Vec<u8>)],
+    annotations: &[(&str, &str)],
+) -> Result<(), Error> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            annotations: Some(annotations.iter().map(owned).collect()),
+            ..ObjectMeta::default()
+        },
+        data: Some(
+            data.iter().map(|(key, data)| ((*key).to_owned(), ByteString(data.clone()))).collect(),
+        ),
+        ..Secret::default()
+    };
+    let done = writer::apply(secrets, MANAGER, &secret).await;
+    done.map(drop).map_err(failed(format!("write Secret {NAMESPACE}/{name}")))
+}

@@ -13,11 +13,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Resource, ResourceExt,
+    core::PartialObjectMeta,
     runtime::{
-        Controller, WatchStreamExt,
+        Controller,
         controller::Action,
         reflector::{ObjectRef, Store},
-        watcher::{self, metadata_watcher},
+        watcher,
     },
 };
 use tombolo_api::{
@@ -202,9 +203,8 @@ where
     K: serde::de::DeserializeOwned,
 {
     let known = known.clone();
-    let api = Api::<K>::all(client.clone());
-    let changes = metadata_watcher(api, watcher::Config::default()).default_backoff();
-    controller.watches_stream(changes.touched_objects(), move |object| {
+    let api = Api::<PartialObjectMeta<K>>::all(client.clone());
+    controller.watches(api, watcher::Config::default(), move |object| {
         let namespace = object.metadata.namespace;
         let is_it = |entry: &&Arc<ForeignCluster>| {
             let tenant = entry.status.as_ref().and_then(|status| status.tenant_namespace.as_ref());

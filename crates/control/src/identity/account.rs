@@ -89,12 +89,12 @@ pub(crate) async fn request_token(
 ) -> kube::Result<Confidential> {
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
     let request = TokenRequest {
-        spec: Some(TokenRequestSpec {
+        spec: TokenRequestSpec {
             expiration_seconds: Some(TOKEN_SECONDS),
             ..TokenRequestSpec::default()
-        }),
+        },
         ..TokenRequest::default()
     };
     let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
-    Ok(answer.status.unwrap_or_default().token.into())
+    Ok(answer.status.map(|status| status.token).unwrap_or_default().into())
 }

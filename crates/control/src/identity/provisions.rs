@@ -77,7 +77,7 @@ pub(crate) async fn nonce_key(client: &Client) -> Result<Vec<u8>, Error> {
     if let Some(key) = text(read(&secrets, NONCE_KEY_SECRET).await?.as_ref(), KEY) {
         return Ok(key);
     }
-    let key = random()?.to_vec();
+    let key = hex(&random()?).into_bytes();
     let secret = Secret {
         metadata: ObjectMeta { name: Some(NONCE_KEY_SECRET.to_owned()), ..ObjectMeta::default() },
         data: Some([(KEY.to_owned(), ByteString(key.clone()))].into()),

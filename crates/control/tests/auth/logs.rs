@@ -1,0 +1,61 @@
+//! What all components have logged.
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+
+#[derive(Clone, Default)]
+pub struct Logs(Arc<Mutex<Vec<u8>>>);
+
+/// From here on everything is kept, down to traces of our own crates.
+pub fn capture() -> Logs {
+    let logs = Logs::default();
+    let filter = EnvFilter::new("debug,tombolo_control=trace,tombolo_runtime=trace,tower=info");
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(logs.clone())
+        .init();
+    logs
+}
+
+impl Logs {
+    pub fn have_no(&self, secret: &str) {
+        assert!(secret.len() >= 8 && !self.text().contains(secret), "a secret is in the logs");
+    }
+
+    /// Tokens of service accounts all start in the same way.
+    pub fn have_no_token(&self) {
+        let text = self.text();
+        assert!(text.contains("handed over an identity"), "this is not the log");
+        assert!(!text.contains("eyJhbGciOi"), "a token is in the logs");
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl Write for Logs {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if std::env::var_os("SHOW_LOGS").is_some() {
+            io::stderr().write_all(bytes)?;
+        }
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Logs {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}

@@ -1,0 +1,38 @@
+//! Two API servers, the auth service and the controllers of both clusters: from a URL to an
+//! identity that can do what it should and nothing else.
+
+mod logs;
+mod rights;
+mod service;
+mod side;
+mod story;
+
+use side::Side;
+use tombolo_testbed::{ClusterSpec, Testbed};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_get_identities_and_keep_to_their_rights() {
+    let logs = logs::capture();
+    let cluster = |name| ClusterSpec::new(name).control_plane_only();
+    let bed = Testbed::builder("auth").cluster(cluster("rome")).cluster(cluster("milan"));
+    let bed = bed.start().await.expect("the API servers start");
+    let rome = Side::start(bed.cluster("rome")).await;
+    let milan = Side::start(bed.cluster("milan")).await;
+
+    story::a_wrong_url_is_named(&rome).await;
+    story::no_token_and_a_wrong_one_are_refused_until_there_is_the_right_one(&rome, &milan).await;
+    story::the_token_that_came_along_is_enough(&rome, &milan).await;
+    story::a_cluster_is_known_once_and_never_to_itself(&rome, &milan).await;
+    service::an_identity_is_given_once(&milan).await;
+    service::it_says_who_it_is_and_what_is_wrong(&milan).await;
+    rights::an_identity_can_do_what_it_should_and_nothing_else(&rome, &milan).await;
+    story::a_lost_identity_is_asked_for_again(&rome, &milan).await;
+    story::a_request_makes_a_cluster_known(&rome, &milan).await;
+    story::what_is_deleted_leaves_nothing(&rome, &milan).await;
+
+    for side in [&rome, &milan] {
+        logs.have_no(&side.token().await);
+        logs.have_no(&side.secret("liqo", "liqo-nonce-key", "key").await);
+    }
+    logs.have_no_token();
+}

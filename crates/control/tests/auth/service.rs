@@ -1,0 +1,90 @@
+//! The auth service as anybody sees it who has its URL.
+
+use http::Request;
+use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::{Api, Client, Config, client::Body};
+use serde_json::{Value, json};
+
+use crate::side::{Side, eventually};
+
+pub async fn an_identity_is_given_once(milan: &Side) {
+    let token = milan.token().await;
+    let post = async |body: Value| call(milan, "POST", "/identity", &body.to_string()).await;
+
+    // Rome has one: who asks in its name without its nonce gets nothing.
+    for nonce in [json!("another"), Value::Null] {
+        let body = json!({ "clusterID": "id-of-rome", "token": token, "nonce": nonce });
+        let (status, answer) = post(body).await;
+        assert_eq!((status, &answer["reason"]), (409, &json!("IdentityTaken")), "{answer}");
+    }
+    let release = json!({ "clusterID": "id-of-rome", "nonce": "another" }).to_string();
+    assert_eq!(call(milan, "DELETE", "/identity", &release).await.0, 409);
+
+    // The request as the seed prints it works once.
+    let naples = json!({ "clusterID": "id-of-naples", "token": token });
+    let (status, answer) = post(naples.clone()).await;
+    assert_eq!(status, 200, "{}", answer["error"]);
+    assert!(answer["kubeconfig"].as_str().expect("a kubeconfig").contains("milan"));
+    assert_eq!(post(naples).await.0, 409);
+    let namespaces = Api::<Namespace>::all(milan.client.clone());
+    namespaces.get("liqo-tenant-id-of-naples").await.expect("its namespace");
+
+    // Nothing of the answer is left.
+    let records = Api::<Secret>::namespaced(milan.client.clone(), "liqo-auth");
+    let keys = async || {
+        let record = records.get("identity-id-of-naples").await.expect("the record");
+        record.data.unwrap_or_default().into_keys().collect::<Vec<_>>()
+    };
+    let left = |keys: &Vec<String>| !keys.iter().any(|key| key == "kubeconfig");
+    eventually("no answer in the record", keys, left).await;
+
+    // By a nonce of its own it can ask as often as it wants, also at the same time.
+    let pisa = json!({ "clusterID": "id-of-pisa", "clusterName": "pisa", "token": token, "nonce": "n0" });
+    for _ in 0..2 {
+        assert_eq!(post(pisa.clone()).await.0, 200);
+    }
+    // Deleting the record takes the identity away.
+    records.delete("identity-id-of-pisa", &Default::default()).await.expect("deleted");
+    let there = async || namespaces.get_opt("liqo-tenant-pisa").await.expect("an answer").is_some();
+    eventually("no namespace", there, |there| !there).await;
+}
+
+pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {
+    let (status, info) = call(milan, "GET", "/info", "").await;
+    assert_eq!(status, 200);
+    assert_eq!(info["clusterID"], "id-of-milan");
+    assert_eq!(info["clusterName"], "milan");
+    assert_eq!(info["apiServerUrl"], milan.settings.api_server_url);
+    assert!(info["apiServerCA"].as_str().is_some_and(|pem| pem.starts_with("-----BEGIN")));
+
+    let huge = json!({ "clusterID": "x", "token": "y".repeat(20_000) }).to_string();
+    for (method, path, body, expected) in [
+        ("POST", "/identity", r#"{"clusterID": "id-of-x", "token": "wrong"}"#, 401),
+        ("POST", "/identity", r#"{"clusterID": "id-of-x"}"#, 401),
+        ("POST", "/identity", r#"{"clusterID": "../.."}"#, 400),
+        ("POST", "/identity", "{", 400),
+        ("POST", "/identity", &huge, 413),
+        ("GET", "/identity", "", 405),
+        ("GET", "/secrets", "", 404),
+    ] {
+        let (status, answer) = call(milan, method, path, body).await;
+        assert_eq!(status, expected, "{method} {path}");
+        assert!(answer["error"].is_string() || expected == 413, "{method} {path}: {answer}");
+    }
+}
+
+async fn call(side: &Side, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let mut config = Config::new(side.url.parse().expect("a URL"));
+    config.accept_invalid_certs = true;
+    let client = Client::try_from(config).expect("a client");
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .body(Body::from(body.as_bytes().to_vec()))
+        .expect("a request");
+    let response = client.send(request).await.expect("an answer");
+    let status = response.status().as_u16();
+    let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+    (status, serde_json::from_slice(&bytes).unwrap_or_default())
+}

@@ -1,0 +1,190 @@
+//! How two clusters get to know one another, and how it ends.
+
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::{Event, Namespace, Secret, ServiceAccount};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tombolo_api::discovery::{AuthStatus, ForeignCluster, ResourceRequest};
+
+use crate::side::{Side, eventually};
+
+pub async fn a_wrong_url_is_named(rome: &Side) {
+    rome.meets("nowhere", "https://127.0.0.1:1").await;
+    let message = rome.says("nowhere", "AuthUnreachable").await;
+    let expected = "GET https://127.0.0.1:1/info: connection refused; check";
+    assert!(message.starts_with(expected), "{message}");
+    let events = Api::<Event>::all(rome.client.clone());
+    let ask = async || {
+        let events = events.list(&Default::default()).await.expect("events");
+        let about = |event: &&Event| event.involved_object.name.as_deref() == Some("nowhere");
+        events.iter().find(about).and_then(|event| event.reason.clone())
+    };
+    let said = |reason: &Option<String>| reason.as_deref() == Some("AuthUnreachable");
+    eventually("an event", ask, said).await;
+    forget(rome, "nowhere").await;
+}
+
+pub async fn no_token_and_a_wrong_one_are_refused_until_there_is_the_right_one(
+    rome: &Side,
+    milan: &Side,
+) {
+    rome.meets("milan", &milan.url).await;
+    let message = rome.says("milan", "EmptyTokenRefused").await;
+    assert!(message.contains(&milan.url) && message.contains("liqo/auth-token"), "{message}");
+    assert_eq!(auth_status(rome, "milan").await, Some(AuthStatus::EmptyRefused));
+
+    rome.has_token("token-for-milan", &milan.cluster(), "not the right one").await;
+    rome.says("milan", "WrongToken").await;
+    assert_eq!(auth_status(rome, "milan").await, Some(AuthStatus::Refused));
+
+    let start = Instant::now();
+    rome.has_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
+    rome.says("milan", "Accepted").await;
+    println!("identity {} ms after the token", start.elapsed().as_millis());
+
+    let entry = rome.entry("milan").await;
+    assert_eq!(entry.spec.cluster_identity, Some(milan.cluster()));
+    assert!(entry.spec.fingerprint.is_some(), "the first certificate is pinned");
+    assert_eq!(entry.labels()["discovery.liqo.io/discovery-type"], "Manual");
+    let status = entry.status.expect("a status");
+    assert_eq!(status.auth_status, Some(AuthStatus::Accepted));
+    let tenant = status.tenant_namespace.expect("namespaces");
+    assert_eq!(tenant.local.as_deref(), Some("liqo-tenant-milan"));
+    assert_eq!(tenant.remote.as_deref(), Some("liqo-tenant-rome"));
+}
+
+pub async fn the_token_that_came_along_is_enough(rome: &Side, milan: &Side) {
+    milan.meets("rome", &rome.url).await;
+    milan.says("rome", "Accepted").await;
+}
+
+pub async fn a_cluster_is_known_once_and_never_to_itself(rome: &Side, milan: &Side) {
+    rome.meets("again", &milan.url).await;
+    let message = rome.says("again", "Duplicate").await;
+    assert!(message.contains("ForeignCluster milan"), "{message}");
+    assert_eq!(rome.entry("again").await.spec.cluster_identity, None);
+    rome.meets("self", &rome.url).await;
+    rome.says("self", "OwnCluster").await;
+    forget(rome, "again").await;
+    forget(rome, "self").await;
+    assert!(identity_is_there(rome, "milan").await, "the identity is not the duplicate's");
+
+    let wrong = json!({
+        "metadata": { "name": "other" },
+        "spec": { "authUrl": milan.url, "fingerprint": "00".repeat(32) },
+    });
+    rome.apply_all::<ForeignCluster>(wrong).await;
+    let message = rome.says("other", "OtherCertificate").await;
+    assert!(message.contains("spec.fingerprint"), "{message}");
+    forget(rome, "other").await;
+}
+
+pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {
+    // Lost here.
+    let secrets = Api::<Secret>::namespaced(rome.client.clone(), "liqo-tenant-milan");
+    secrets.delete("liqo-identity", &Default::default()).await.expect("deleted");
+    let clusters = Api::<ForeignCluster>::all(rome.client.clone());
+    let touch = Patch::Merge(json!({ "metadata": { "annotations": { "touched": "yes" } } }));
+    clusters.patch("milan", &PatchParams::default(), &touch).await.expect("touched");
+    let ask = async || identity_is_there(rome, "milan").await;
+    eventually("the identity is there again", ask, |there| *there).await;
+
+    // Taken away there, so that the API server does not know us.
+    let accounts = Api::<ServiceAccount>::namespaced(milan.client.clone(), "liqo-tenant-rome");
+    let first = accounts.get("liqo-cluster").await.expect("the account").uid();
+    let records = Api::<Secret>::namespaced(milan.client.clone(), "liqo-auth");
+    records.delete("identity-id-of-rome", &Default::default()).await.expect("deleted");
+    let gone = async || accounts.get_opt("liqo-cluster").await.expect("an answer").is_none();
+    eventually("the account is gone", gone, |gone| *gone).await;
+    let unreachable = json!({ "status": { "conditions": [
+        { "type": "APIServer", "status": "False", "reason": "Unreachable", "message": "",
+          "lastTransitionTime": "2026-01-01T00:00:00Z" },
+    ] } });
+    let params = PatchParams::apply("test").force();
+    let mut said = unreachable;
+    said["apiVersion"] = "discovery.liqo.io/v1alpha1".into();
+    said["kind"] = "ForeignCluster".into();
+    clusters.patch_status("milan", &params, &Patch::Apply(said)).await.expect("said");
+    let again = async || {
+        accounts.get_opt("liqo-cluster").await.expect("an answer").map(|account| account.uid())
+    };
+    let another = |uid: &Option<Option<String>>| uid.as_ref().is_some_and(|uid| *uid != first);
+    eventually("another account", again, another).await;
+}
+
+pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {
+    forget(milan, "rome").await;
+    let there = rome.identity_at(milan).await;
+    let requests = Api::<ResourceRequest>::namespaced(there.client, &there.namespace);
+    let request = json!({
+        "metadata": {
+            "name": "rome", "labels": { "liqo.io/replicated-from": rome.settings.cluster_id },
+        },
+        "spec": { "clusterIdentity": rome.cluster(), "authUrl": rome.url },
+    });
+    let ask = async || {
+        requests.patch("rome", &PatchParams::apply("test").force(), &Patch::Apply({
+            let mut request = request.clone();
+            request["apiVersion"] = "discovery.liqo.io/v1alpha1".into();
+            request["kind"] = "ResourceRequest".into();
+            request
+        })).await.map(|_| ()).map_err(|error| error.to_string())
+    };
+    eventually("rome asks", ask, Result::is_ok).await.expect("it was asked");
+    milan.says("rome", "Accepted").await;
+    let entry = milan.entry("rome").await;
+    assert_eq!(entry.labels()["discovery.liqo.io/discovery-type"], "IncomingPeering");
+
+    // It goes with the request.
+    requests.delete("rome", &Default::default()).await.expect("deleted");
+    gone(milan, "rome").await;
+}
+
+pub async fn what_is_deleted_leaves_nothing(rome: &Side, milan: &Side) {
+    forget(rome, "milan").await;
+    for (side, peer) in [(rome, "milan"), (milan, "rome")] {
+        let namespaces = Api::<Namespace>::all(side.client.clone());
+        let name = format!("liqo-tenant-{peer}");
+        let there = async || namespaces.get_opt(&name).await.expect("an answer").is_some();
+        eventually(&format!("no {name}"), there, |there| !there).await;
+        let records = Api::<Secret>::namespaced(side.client.clone(), "liqo-auth");
+        let name = format!("identity-id-of-{peer}");
+        assert!(records.get_opt(&name).await.expect("an answer").is_none(), "{name}");
+    }
+    // And from the start, without a token where none is needed.
+    let tokens = Api::<Secret>::namespaced(rome.client.clone(), "liqo");
+    tokens.delete("token-for-milan", &Default::default()).await.expect("deleted");
+    rome.meets("milan", &milan.url).await;
+    rome.says("milan", "EmptyTokenRefused").await;
+    forget(rome, "milan").await;
+    milan.takes_no_token(true).await;
+    rome.meets("milan", &milan.url).await;
+    rome.says("milan", "Accepted").await;
+}
+
+async fn auth_status(side: &Side, name: &str) -> Option<AuthStatus> {
+    side.entry(name).await.status.and_then(|status| status.auth_status)
+}
+
+async fn identity_is_there(side: &Side, peer: &str) -> bool {
+    let secrets =
+        Api::<Secret>::namespaced(side.client.clone(), &format!("liqo-tenant-{peer}"));
+    let secret = secrets.get_opt("liqo-identity").await.expect("an answer");
+    secret.and_then(|secret| secret.data).is_some_and(|data| data.contains_key("kubeconfig"))
+}
+
+async fn forget(side: &Side, name: &str) {
+    let clusters = Api::<ForeignCluster>::all(side.client.clone());
+    clusters.delete(name, &Default::default()).await.expect("deleted");
+    gone(side, name).await;
+}
+
+async fn gone(side: &Side, name: &str) {
+    let clusters = Api::<ForeignCluster>::all(side.client.clone());
+    let there = async || clusters.get_opt(name).await.expect("an answer").is_some();
+    eventually(&format!("no ForeignCluster {name}"), there, |there| !there).await;
+}

@@ -169,9 +169,7 @@ impl Auth {
 
     fn enter(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Failure> {
         let busy = "too many clusters ask at the same time: try again";
-        self.waiting
-            .try_acquire()
-            .map_err(|_| Failure::new(StatusCode::SERVICE_UNAVAILABLE, busy))
+        self.waiting.try_acquire().map_err(|_| Failure::new(StatusCode::SERVICE_UNAVAILABLE, busy))
     }
 
     async fn tokens(&self, request: &IdentityRequest) -> Result<Tokens, Failure> {

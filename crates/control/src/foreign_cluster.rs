@@ -128,8 +128,15 @@ async fn reconcile(entry: Arc<ForeignCluster>, state: Arc<Clusters>) -> Result<A
             let message =
                 format!("{} knows this cluster as {:?}", reached.server, reached.tenant.remote);
             let message = message.replace("Some(", "").replace([')', '"'], "");
-            report(&state, &entry, AuthStatus::Accepted, Some(&reached.tenant), "Accepted", &message)
-                .await?;
+            report(
+                &state,
+                &entry,
+                AuthStatus::Accepted,
+                Some(&reached.tenant),
+                "Accepted",
+                &message,
+            )
+            .await?;
             let left = reached.renew_at.duration_since(Timestamp::now());
             Ok(Action::requeue(left.try_into().unwrap_or_default()))
         }
@@ -187,7 +194,8 @@ async fn report(
 fn with_id(known: &Store<ForeignCluster>, id: Option<&String>) -> Vec<ObjectRef<ForeignCluster>> {
     let is_it = |entry: &&Arc<ForeignCluster>| {
         let identity = entry.spec.cluster_identity.as_ref();
-        identity.is_some_and(|identity| Some(identity.cluster_id.as_str()) == id.map(String::as_str))
+        identity
+            .is_some_and(|identity| Some(identity.cluster_id.as_str()) == id.map(String::as_str))
     };
     known.state().iter().filter(is_it).map(|entry| ObjectRef::from_obj(&**entry)).collect()
 }

@@ -215,7 +215,9 @@ async fn root_ca(context: &Context) -> Result<Option<String>, Error> {
     let map = maps.get_opt(ROOT_CA).await.map_err(failed("read the API server's certificates"))?;
     let pem = map.and_then(|map| map.data?.remove("ca.crt"));
     if pem.is_none() {
-        warn!("the ConfigMap {NAMESPACE}/{ROOT_CA} has no ca.crt: other clusters will trust this one's API server by their system's certificates");
+        warn!(
+            "the ConfigMap {NAMESPACE}/{ROOT_CA} has no ca.crt: other clusters will trust this one's API server by their system's certificates"
+        );
     }
     Ok(pem)
 }

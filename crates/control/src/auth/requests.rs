@@ -41,7 +41,11 @@ impl Requests {
 
     /// The token that this one cluster may show, if there is one.
     pub async fn return_token(&self, cluster: &ClusterId) -> Result<Confidential, Failure> {
-        let secret = self.records.get_opt(&return_token_name(cluster)).await.map_err(internal)?;
+        let secret = self
+            .records
+            .get_opt(&return_token_name(cluster))
+            .await
+            .map_err(|error| internal(&error))?;
         Ok(secret.and_then(|secret| token_in(&secret)).unwrap_or_default())
     }
 
@@ -81,7 +85,7 @@ impl Requests {
     /// Marks the record of an identity that is given back.
     pub async fn release(&self, release: &IdentityRelease) -> Result<(), Failure> {
         let name = record_name(&release.cluster_id);
-        let secret = self.records.get_opt(&name).await.map_err(internal)?;
+        let secret = self.records.get_opt(&name).await.map_err(|error| internal(&error))?;
         let Some(record) = secret.as_ref().and_then(|secret| Record::read(secret).ok()) else {
             return Ok(());
         };
@@ -94,7 +98,7 @@ impl Requests {
     async fn record(&self, new: &Record) -> Result<(), Failure> {
         let name = record_name(&new.cluster_id);
         for _ in 0..TRIES {
-            let seen = self.records.get_opt(&name).await.map_err(internal)?;
+            let seen = self.records.get_opt(&name).await.map_err(|error| internal(&error))?;
             if let Some(seen) = &seen
                 && seen.metadata.deletion_timestamp.is_some()
             {
@@ -122,7 +126,7 @@ impl Requests {
             match written {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(internal(error)),
+                Err(error) => return Err(internal(&error)),
             }
         }
         let text = "an earlier request of this cluster is still in the way: try again";
@@ -131,7 +135,11 @@ impl Requests {
 
     async fn patch(&self, name: &str, data: serde_json::Value) -> Result<(), Failure> {
         let patch = Patch::Merge(json!({ "data": data }));
-        self.records.patch(name, &manager(), &patch).await.map(drop).map_err(internal)
+        self.records
+            .patch(name, &manager(), &patch)
+            .await
+            .map(drop)
+            .map_err(|error| internal(&error))
     }
 }
 
@@ -154,7 +162,7 @@ fn taken() -> Failure {
     )
 }
 
-fn internal(error: kube::Error) -> Failure {
+fn internal(error: &kube::Error) -> Failure {
     error!("records of requests: {error}");
     let text = "the API server of this cluster does not do what it should: try again";
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, text)

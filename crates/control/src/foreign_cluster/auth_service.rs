@@ -106,8 +106,7 @@ impl AuthService {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<(StatusCode, Bytes, Fingerprint), Failure> {
-        let unreachable =
-            |why: String| Failure::Unreachable { what: what.to_owned(), why };
+        let unreachable = |why: String| Failure::Unreachable { what: what.to_owned(), why };
         let uri: Uri = format!("{}{path}", self.url)
             .parse()
             .map_err(|error: http::uri::InvalidUri| unreachable(error.to_string()))?;

@@ -50,7 +50,7 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
         }
     }
     let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
-    let (info, shown) = service.info().await.map_err(setback)?;
+    let (info, shown) = service.info().await.map_err(|failure| setback(&failure))?;
     let peer = ClusterIdentity { cluster_id: info.cluster_id, cluster_name: info.cluster_name };
     if let Some(expected) = &entry.spec.cluster_identity
         && expected.cluster_id != peer.cluster_id
@@ -204,8 +204,7 @@ async fn ask(
     for token in tokens(context, peer).await? {
         // Our own token is for those whose token we have, or with whom we want to peer.
         let trusted = entry.spec.join || !token.is_empty();
-        let return_token =
-            if trusted { Some(return_token(context, peer).await?) } else { None };
+        let return_token = if trusted { Some(return_token(context, peer).await?) } else { None };
         let sent = return_token.is_some();
         let request = IdentityRequest {
             cluster_id: context.settings.cluster_id.clone(),
@@ -216,7 +215,8 @@ async fn ask(
             return_token,
         };
         let answer = service.identity(&request).await;
-        let again = matches!(&answer, Err(failure) if failure.refusal() == Some(Refusal::WrongToken));
+        let again =
+            matches!(&answer, Err(failure) if failure.refusal() == Some(Refusal::WrongToken));
         result = Some((answer, sent));
         if !again {
             break;
@@ -226,15 +226,15 @@ async fn ask(
     let Some((answer, return_token_sent)) = result else {
         return Err(refused("NoToken", "there is no token to show".to_owned()).into());
     };
-    let kubeconfig = answer.map_err(setback)?.kubeconfig;
+    let kubeconfig = answer.map_err(|failure| setback(&failure))?.kubeconfig;
     let unusable = |why: &str| Setback {
         status: AuthStatus::Pending,
         reason: "UnusableIdentity",
         message: format!("the identity from {} is of no use: {why}", entry.spec.auth_url),
         soon: true,
     };
-    let value: Value = serde_saphyr::from_str(kubeconfig.reveal())
-        .map_err(|_| unusable("it is no kubeconfig"))?;
+    let value: Value =
+        serde_saphyr::from_str(kubeconfig.reveal()).map_err(|_| unusable("it is no kubeconfig"))?;
     let access = Access::read(&value).map_err(|error| unusable(&error.to_string()))?;
     let lifetime = Lifetime::read(access.token.reveal(), base64::url_safe)
         .map_err(|error| unusable(&error.to_string()))?;
@@ -309,9 +309,9 @@ fn refused(reason: &'static str, message: String) -> Setback {
     Setback { status: AuthStatus::Refused, reason, message, soon: false }
 }
 
-fn setback(failure: Failure) -> Setback {
+fn setback(failure: &Failure) -> Setback {
     use AuthStatus::{EmptyRefused, Pending, Refused};
-    let (status, reason, soon) = match (&failure, failure.refusal()) {
+    let (status, reason, soon) = match (failure, failure.refusal()) {
         (_, Some(Refusal::EmptyTokenRefused)) => (EmptyRefused, "EmptyTokenRefused", false),
         (_, Some(Refusal::WrongToken)) => (Refused, "WrongToken", false),
         (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),

@@ -30,7 +30,8 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     let Some(peer) = &entry.spec.cluster_identity else { return Ok(true) };
     let Some(namespace) = tenant::find(client, &peer.cluster_id).await? else { return Ok(true) };
     let clusters = Api::<ForeignCluster>::all(client.clone());
-    let others = clusters.list(&ListParams::default()).await.map_err(failed("list the clusters"))?;
+    let others =
+        clusters.list(&ListParams::default()).await.map_err(failed("list the clusters"))?;
     let shared = others.iter().any(|other| {
         let identity = other.spec.cluster_identity.as_ref();
         other.uid() != entry.uid()

@@ -5,9 +5,7 @@ use kube::{Api, Client, api::ObjectMeta};
 use tombolo_api::{
     ClusterIdentity,
     auth::Confidential,
-    names::{
-        CLUSTER_ID_LABEL, IDENTITY_KUBECONFIG_KEY, IDENTITY_NONCE_KEY, IDENTITY_SECRET,
-    },
+    names::{CLUSTER_ID_LABEL, IDENTITY_KUBECONFIG_KEY, IDENTITY_NONCE_KEY, IDENTITY_SECRET},
 };
 use tombolo_core::identity::Access;
 use tombolo_runtime::writer;

@@ -25,17 +25,13 @@ pub(super) async fn ensure(
     peer: &ClusterIdentity,
     stage: Stage,
 ) -> Result<(), Error> {
-    let metadata =
-        ObjectMeta { name: Some(TENANT_ACCOUNT.to_owned()), ..ObjectMeta::default() };
+    let metadata = ObjectMeta { name: Some(TENANT_ACCOUNT.to_owned()), ..ObjectMeta::default() };
     let account = ServiceAccount {
         metadata: metadata.clone(),
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
     };
-    let role = Role {
-        metadata: metadata.clone(),
-        rules: Some(rules(&peer.cluster_name, stage)),
-    };
+    let role = Role { metadata: metadata.clone(), rules: Some(rules(&peer.cluster_name, stage)) };
     let binding = RoleBinding {
         metadata,
         role_ref: RoleRef {

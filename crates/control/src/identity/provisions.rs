@@ -64,7 +64,9 @@ async fn ensure(client: &Client) -> Result<(), Error> {
     if text(token.as_ref(), AUTH_TOKEN_KEY).is_none() {
         let token = hex(&random()?).into_bytes();
         put(&secrets, AUTH_TOKEN_SECRET, &[(AUTH_TOKEN_KEY, token)], &[]).await?;
-        info!("made the token that other clusters have to show: Secret {NAMESPACE}/{AUTH_TOKEN_SECRET}");
+        info!(
+            "made the token that other clusters have to show: Secret {NAMESPACE}/{AUTH_TOKEN_SECRET}"
+        );
     }
     let certificate = certificate(client, &secrets).await?;
     announce(client, certificate).await

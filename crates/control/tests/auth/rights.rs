@@ -12,10 +12,12 @@ use tombolo_api::{discovery::ResourceRequest, net::NetworkConfig};
 use crate::side::{Side, apply, eventually};
 
 const TENANT: &str = "/namespaces/liqo-tenant-rome";
-const REQUESTS: &str = "/apis/discovery.liqo.io/v1alpha1/namespaces/liqo-tenant-rome/resourcerequests";
+const REQUESTS: &str =
+    "/apis/discovery.liqo.io/v1alpha1/namespaces/liqo-tenant-rome/resourcerequests";
 const CONFIGS: &str = "/apis/net.liqo.io/v1alpha1/namespaces/liqo-tenant-rome/networkconfigs";
 const OFFERS: &str = "/apis/sharing.liqo.io/v1alpha1/namespaces/liqo-tenant-rome/resourceoffers";
-const MAPS: &str = "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/liqo-tenant-rome/namespacemaps";
+const MAPS: &str =
+    "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/liqo-tenant-rome/namespacemaps";
 
 /// Rome's identity at milan.
 pub async fn an_identity_can_do_what_it_should_and_nothing_else(rome: &Side, milan: &Side) {

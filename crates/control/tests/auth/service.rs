@@ -40,7 +40,8 @@ pub async fn an_identity_is_given_once(milan: &Side) {
     eventually("no answer in the record", keys, left).await;
 
     // By a nonce of its own it can ask as often as it wants, also at the same time.
-    let pisa = json!({ "clusterID": "id-of-pisa", "clusterName": "pisa", "token": token, "nonce": "n0" });
+    let pisa =
+        json!({ "clusterID": "id-of-pisa", "clusterName": "pisa", "token": token, "nonce": "n0" });
     for _ in 0..2 {
         assert_eq!(post(pisa.clone()).await.0, 200);
     }

@@ -82,8 +82,7 @@ impl Side {
     }
 
     pub async fn takes_no_token(&self, none: bool) {
-        let config =
-            json!({ "metadata": { "name": "cluster" }, "spec": { "auth": { "emptyToken": none } } });
+        let config = json!({ "metadata": { "name": "cluster" }, "spec": { "auth": { "emptyToken": none } } });
         self.apply_all::<ClusterConfig>(config).await;
     }
 
@@ -129,9 +128,8 @@ impl Side {
             Some((said.reason, said.message))
         };
         let what = format!("{} says of {name}: {reason}", self.settings.cluster_name);
-        let said = eventually(&what, ask, |said| {
-            said.as_ref().is_some_and(|(said, _)| said == reason)
-        });
+        let said =
+            eventually(&what, ask, |said| said.as_ref().is_some_and(|(said, _)| said == reason));
         said.await.expect("it was said").1
     }
 

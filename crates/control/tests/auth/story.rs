@@ -127,12 +127,20 @@ pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {
         "spec": { "clusterIdentity": rome.cluster(), "authUrl": rome.url },
     });
     let ask = async || {
-        requests.patch("rome", &PatchParams::apply("test").force(), &Patch::Apply({
-            let mut request = request.clone();
-            request["apiVersion"] = "discovery.liqo.io/v1alpha1".into();
-            request["kind"] = "ResourceRequest".into();
-            request
-        })).await.map(|_| ()).map_err(|error| error.to_string())
+        requests
+            .patch(
+                "rome",
+                &PatchParams::apply("test").force(),
+                &Patch::Apply({
+                    let mut request = request.clone();
+                    request["apiVersion"] = "discovery.liqo.io/v1alpha1".into();
+                    request["kind"] = "ResourceRequest".into();
+                    request
+                }),
+            )
+            .await
+            .map(|_| ())
+            .map_err(|error| error.to_string())
     };
     eventually("rome asks", ask, Result::is_ok).await.expect("it was asked");
     milan.says("rome", "Accepted").await;
@@ -171,8 +179,7 @@ async fn auth_status(side: &Side, name: &str) -> Option<AuthStatus> {
 }
 
 async fn identity_is_there(side: &Side, peer: &str) -> bool {
-    let secrets =
-        Api::<Secret>::namespaced(side.client.clone(), &format!("liqo-tenant-{peer}"));
+    let secrets = Api::<Secret>::namespaced(side.client.clone(), &format!("liqo-tenant-{peer}"));
     let secret = secrets.get_opt("liqo-identity").await.expect("an answer");
     secret.and_then(|secret| secret.data).is_some_and(|data| data.contains_key("kubeconfig"))
 }

@@ -205,6 +205,9 @@ pub const GATEWAY_PUBLIC_KEY_ANNOTATION: &str = "net.liqo.io/public-key";
 /// Annotation of [`GATEWAY_LEASE`]: address of the gateway's node.
 pub const GATEWAY_NODE_IP_ANNOTATION: &str = "net.liqo.io/node-ip";
 
+/// Secret, in [`NAMESPACE`], with the gateway's WireGuard private key.
+pub const GATEWAY_KEY_SECRET: &str = "liqo-gateway-key";
+
 /// UDP port of the gateway.
 pub const GATEWAY_PORT: u16 = 51840;
 

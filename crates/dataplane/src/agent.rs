@@ -2,12 +2,175 @@
 
 pub mod machine;
 
-use tokio::sync::watch;
-use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
-/// Runs until the end is asked for.
-pub async fn run(_settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let (_ready, is_ready) = watch::channel(true);
-    health::serve(10283, is_ready, shutdown).await?;
-    Ok(())
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
+use kube::{
+    Api, Client,
+    runtime::{reflector::Store, watcher},
+};
+use tokio::{sync::watch, time};
+use tombolo_api::{
+    names::{GATEWAY_LEASE, GATEWAY_NODE_IP_ANNOTATION, NAMESPACE, TYPE_LABEL, VIRTUAL_NODE},
+    net::TunnelEndpoint,
+};
+use tombolo_core::{
+    plan::agent::{self, Inputs},
+    translate::Networks,
+};
+use tombolo_runtime::{client, health, settings::Settings, shutdown::Shutdown};
+use tracing::{debug, info, warn};
+
+use self::machine::Machine;
+use crate::{driver::netns::Netns, uninstall::Uninstall, watching::Follower};
+
+const HEALTH_PORT: u16 = 10283;
+
+/// Time in which changes of the node's network by others are collected.
+const CALM: Duration = Duration::from_millis(100);
+
+/// Time after which something that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Runs until the end is asked for. What was made stays: the node's traffic goes on without us.
+pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let IpAddr::V4(node) = settings.host_ip else {
+        bail!("the node's address {} is not IPv4: only that is served", settings.host_ip);
+    };
+    let (ready, is_ready) = watch::channel(false);
+    let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
+    let agent = Agent::start(node, &settings.node_name, &shutdown).await?;
+    shutdown.or(agent.work(&ready)).await.transpose()?;
+    Ok(health.await??)
+}
+
+struct Agent {
+    node: Ipv4Addr,
+    machine: Machine,
+    objects: Objects,
+    uninstall: Uninstall,
+    follower: Follower,
+}
+
+impl Agent {
+    async fn start(node: Ipv4Addr, name: &str, shutdown: &Shutdown) -> anyhow::Result<Self> {
+        let client = client::local().await?;
+        let follower = Follower::new(shutdown);
+        Ok(Self {
+            node,
+            machine: Machine::open(Netns::current()?)?,
+            objects: Objects::follow(&client, &follower),
+            uninstall: Uninstall::follow(&client, &follower, "agent", name),
+            follower,
+        })
+    }
+
+    async fn work(&self, ready: &watch::Sender<bool>) -> anyhow::Result<()> {
+        self.objects.ready().await?;
+        self.uninstall.ready().await?;
+        let mut network = self.machine.watch()?;
+        loop {
+            let retry = match self.step().await {
+                Ok(()) => {
+                    ready.send_replace(true);
+                    None
+                }
+                Err(error) => {
+                    warn!("{error:#}");
+                    Some(RETRY)
+                }
+            };
+            tokio::select! {
+                () = self.follower.changed() => {}
+                () = network.changed() => time::sleep(CALM).await,
+                () = after(retry) => {}
+            }
+        }
+    }
+
+    async fn step(&self) -> anyhow::Result<()> {
+        if self.uninstall.is_asked() {
+            if !self.uninstall.is_reported() {
+                self.machine.remove().await?;
+                info!("removed everything from the node");
+                self.uninstall.report().await.context("report that the node is clean")?;
+            }
+            return Ok(());
+        }
+        let mtu = self.machine.mtu(self.node.into()).await?;
+        let mtu = mtu.with_context(|| {
+            format!(
+                "no interface has the node's address {}: is this pod in the host network?",
+                self.node
+            )
+        })?;
+        let report = self.machine.apply(&self.objects.inputs(self.node, mtu)).await?;
+        if report.changed > 0 {
+            info!(changed = report.changed, "changed the node's network");
+        }
+        if !report.missing.is_empty() {
+            debug!(missing = ?report.missing, "waiting for interfaces");
+        }
+        Ok(())
+    }
+}
+
+async fn after(delay: Option<Duration>) {
+    match delay {
+        Some(delay) => time::sleep(delay).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Objects {
+    nodes: Store<Node>,
+    endpoints: Store<TunnelEndpoint>,
+    leases: Store<Lease>,
+}
+
+impl Objects {
+    fn follow(client: &Client, follower: &Follower) -> Self {
+        let real = watcher::Config::default().labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
+        let leases = Api::namespaced(client.clone(), NAMESPACE);
+        Self {
+            nodes: follower.follow(Api::all(client.clone()), real),
+            endpoints: follower.follow(Api::all(client.clone()), watcher::Config::default()),
+            leases: follower.follow_one(leases, GATEWAY_LEASE),
+        }
+    }
+
+    async fn ready(&self) -> anyhow::Result<()> {
+        self.nodes.wait_until_ready().await?;
+        self.endpoints.wait_until_ready().await?;
+        Ok(self.leases.wait_until_ready().await?)
+    }
+
+    fn inputs(&self, node: Ipv4Addr, mtu: u32) -> Inputs {
+        let mut nodes: Vec<_> =
+            self.nodes.state().iter().filter_map(|node| agent::Node::of(node)).collect();
+        nodes.sort_by_key(|node| node.address);
+        let peers = self.endpoints.state().into_iter().filter_map(|endpoint| {
+            let networks = Networks::from_tunnel_endpoint(&endpoint)?;
+            Some((endpoint.spec.cluster_id.clone(), networks))
+        });
+        Inputs { node, mtu, nodes, gateway: self.gateway(), peers: peers.collect() }
+    }
+
+    /// The Lease knows first where the gateway is.
+    fn gateway(&self) -> Option<Ipv4Addr> {
+        let lease = self.leases.state().into_iter().find_map(|lease| {
+            lease.metadata.annotations.as_ref()?.get(GATEWAY_NODE_IP_ANNOTATION)?.parse().ok()
+        });
+        lease.or_else(|| {
+            let of = |endpoint: &TunnelEndpoint| endpoint.status.as_ref()?.gateway_ip;
+            match self.endpoints.state().iter().find_map(|endpoint| of(endpoint))? {
+                IpAddr::V4(ip) => Some(ip),
+                IpAddr::V6(_) => None,
+            }
+        })
+    }
 }

@@ -1,14 +1,131 @@
-//! The gateway: tunnels to other clusters, and translation of addresses between them.
+//! The gateway: tunnels to other clusters, and translation of addresses between them. One is active;
+//! others wait for its Lease.
 
 pub mod machine;
 pub mod probe;
 
-use tokio::sync::watch;
-use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};
+mod announce;
+mod inputs;
+mod key;
+mod session;
 
-/// Runs until the end is asked for.
-pub async fn run(_settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let (_ready, is_ready) = watch::channel(true);
-    health::serve(10282, is_ready, shutdown).await?;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use tokio::{sync::watch, time};
+use tombolo_api::names::{GATEWAY_LEASE, NAMESPACE};
+use tombolo_runtime::{client, health, lease, settings::Settings, shutdown::Shutdown};
+use tracing::{info, warn};
+
+use self::session::Session;
+use crate::{driver::netns::Netns, uninstall::Uninstall, watching::Follower};
+
+const HEALTH_PORT: u16 = 10282;
+
+/// Time after which something that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Runs until the end is asked for, and then leaves the node as it was. If it is killed, the next one
+/// finds its network namespace and goes on with it.
+pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let (ready, is_ready) = watch::channel(false);
+    let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
+    let client = client::local().await?;
+    let follower = Follower::new(&shutdown);
+    let uninstall = Uninstall::follow(&client, &follower, "gateway", &settings.node_name);
+    let gateway = Gateway { settings, client, follower, uninstall, shutdown: shutdown.clone() };
+    shutdown.or(gateway.uninstall.ready()).await.transpose()?;
+    ready.send_replace(true);
+    while !shutdown.is_asked() {
+        if let Err(error) = gateway.turn().await {
+            warn!("{error:#}");
+            shutdown.or(time::sleep(RETRY)).await;
+        }
+    }
+    Ok(health.await??)
+}
+
+struct Gateway {
+    settings: Settings,
+    client: Client,
+    follower: Follower,
+    uninstall: Uninstall,
+    shutdown: Shutdown,
+}
+
+impl Gateway {
+    /// One thing after the other: to be removed, to wait, to be active.
+    async fn turn(&self) -> anyhow::Result<()> {
+        if self.uninstall.is_asked() {
+            if !self.uninstall.is_reported() {
+                remove().await?;
+                self.uninstall.report().await.context("report that the node is clean")?;
+            }
+            self.shutdown.or(self.follower.changed()).await;
+            return Ok(());
+        }
+        let leading = tokio::select! {
+            leading = self.lead(&self.shutdown) => leading,
+            () = self.uninstalling() => return Ok(()),
+        };
+        if self.shutdown.is_asked() {
+            return Ok(());
+        }
+        let active = self.shutdown.child();
+        let result = tokio::select! {
+            result = self.serve(&active) => result,
+            () = self.uninstalling() => Ok(()),
+            () = self.replaced(leading) => Ok(()),
+            () = self.shutdown.asked() => Ok(()),
+        };
+        active.ask();
+        // Whoever is active next, on this node or another, makes what it needs.
+        if result.is_ok() {
+            remove().await?;
+        }
+        result
+    }
+
+    async fn serve(&self, active: &Shutdown) -> anyhow::Result<()> {
+        let mut session = Session::start(&self.settings, &self.client, active).await?;
+        info!("this gateway is active");
+        session.work().await
+    }
+
+    async fn lead(&self, shutdown: &Shutdown) -> Shutdown {
+        let name = &self.settings.pod_name;
+        lease::lead(self.client.clone(), NAMESPACE, GATEWAY_LEASE, name, shutdown).await
+    }
+
+    /// Waits until another gateway is active. As long as nobody can tell, for one because the API
+    /// server is away, this one goes on: traffic does not depend on it.
+    async fn replaced(&self, mut leading: Shutdown) {
+        let api = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE);
+        loop {
+            leading.asked().await;
+            self.shutdown.or(time::sleep(RETRY)).await;
+            let Ok(lease) = api.get_opt(GATEWAY_LEASE).await else { continue };
+            let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+            if holder.is_some_and(|it| !it.is_empty() && it != self.settings.pod_name) {
+                return;
+            }
+            if let Ok(again) = time::timeout(RETRY, self.lead(&self.shutdown)).await {
+                leading = again;
+            }
+        }
+    }
+
+    async fn uninstalling(&self) {
+        while !self.uninstall.is_asked() {
+            self.follower.changed().await;
+        }
+    }
+}
+
+async fn remove() -> anyhow::Result<()> {
+    machine::remove(Netns::current()?, &machine::default_path()).await?;
+    info!("removed the gateway's network from the node");
     Ok(())
 }

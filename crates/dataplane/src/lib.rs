@@ -3,3 +3,6 @@
 pub mod agent;
 pub mod driver;
 pub mod gateway;
+
+mod uninstall;
+mod watching;

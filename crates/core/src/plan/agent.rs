@@ -7,7 +7,10 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net};
-use tombolo_api::ClusterId;
+use tombolo_api::{
+    ClusterId,
+    names::{TYPE_LABEL, VIRTUAL_NODE},
+};
 
 use super::{
     Address, FROM_TUNNEL, Fdb, HOST, Link, LinkKind, MAIN_TABLE, NFT_TABLE, Namespace, Neighbour,
@@ -39,6 +42,25 @@ pub struct Node {
     pub address: Ipv4Addr,
     /// Networks of its pods.
     pub pods: Vec<Ipv4Net>,
+}
+
+impl Node {
+    /// What matters of a node; nothing where it is a virtual one or has no address yet.
+    pub fn of(node: &k8s_openapi::api::core::v1::Node) -> Option<Self> {
+        let labels = node.metadata.labels.as_ref();
+        if labels.is_some_and(|it| it.get(TYPE_LABEL).is_some_and(|of| of == VIRTUAL_NODE)) {
+            return None;
+        }
+        let addresses = node.status.as_ref()?.addresses.as_ref()?;
+        let internal = addresses.iter().filter(|it| it.type_ == "InternalIP");
+        let spec = node.spec.as_ref()?;
+        let pods = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
+        let pods: BTreeSet<Ipv4Net> = pods.filter_map(|it| it.parse().ok()).collect();
+        Some(Self {
+            address: internal.filter_map(|it| it.address.parse().ok()).next()?,
+            pods: pods.into_iter().collect(),
+        })
+    }
 }
 
 /// The plan for a node.
@@ -210,6 +232,27 @@ mod tests {
             gateway: Some(address(11)),
             peers: [milan()].into(),
         }
+    }
+
+    #[test]
+    fn a_virtual_node_is_no_part_of_the_overlay() {
+        let node = |labels| {
+            serde_json::from_value(serde_json::json!({
+                "metadata": { "name": "node", "labels": labels },
+                "spec": { "podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"] },
+                "status": { "addresses": [
+                    { "type": "Hostname", "address": "node" },
+                    { "type": "InternalIP", "address": "fd00::1" },
+                    { "type": "InternalIP", "address": "172.30.0.12" },
+                ] },
+            }))
+            .unwrap()
+        };
+        let pods = vec!["10.244.1.0/24".parse().unwrap()];
+        let real = Node { address: Ipv4Addr::new(172, 30, 0, 12), pods };
+        assert_eq!(Node::of(&node(serde_json::json!({}))), Some(real));
+        let virtual_node = serde_json::json!({ "liqo.io/type": "virtual-node" });
+        assert_eq!(Node::of(&node(virtual_node)), None);
     }
 
     #[test]

@@ -1,0 +1,118 @@
+//! What a gateway's plan depends on, from the objects that say so.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use tombolo_api::{
+    ClusterId,
+    names::GATEWAY_PORT,
+    net::{BACKEND_PORT, BACKEND_PUBLIC_KEY, NatMapping, TunnelEndpoint},
+};
+use tombolo_core::{
+    plan::gateway::{Peer, PublicKey},
+    translate::Networks,
+};
+
+/// Why a TunnelEndpoint makes no tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotYet {
+    /// The networks are still being negotiated.
+    #[error("the networks on both sides are not known yet")]
+    Networks,
+    /// The other side's key is missing.
+    #[error("spec.backend_config has no WireGuard public key")]
+    PublicKey,
+    /// The other side's port can't be read.
+    #[error("spec.backend_config has a port that is no number from 1 to 65535")]
+    Port,
+}
+
+/// The peer that a TunnelEndpoint is about, with the mappings for it.
+pub fn peer<'a>(
+    endpoint: &TunnelEndpoint,
+    mappings: impl IntoIterator<Item = &'a NatMapping>,
+) -> Result<Peer, NotYet> {
+    let networks = Networks::from_tunnel_endpoint(endpoint).ok_or(NotYet::Networks)?;
+    let config = &endpoint.spec.backend_config;
+    let key = config.get(BACKEND_PUBLIC_KEY).and_then(|key| BASE64_STANDARD.decode(key).ok());
+    let key = key.and_then(|bytes| bytes.try_into().ok()).ok_or(NotYet::PublicKey)?;
+    let port = match config.get(BACKEND_PORT) {
+        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(NotYet::Port)?,
+        None => GATEWAY_PORT,
+    };
+    Ok(Peer {
+        networks,
+        endpoint: SocketAddr::new(endpoint.spec.endpoint_ip, port),
+        public_key: PublicKey(key),
+        mappings: of_peer(&endpoint.spec.cluster_id, mappings),
+    })
+}
+
+/// By the address that the peer uses.
+fn of_peer<'a>(
+    id: &ClusterId,
+    mappings: impl IntoIterator<Item = &'a NatMapping>,
+) -> BTreeMap<IpAddr, IpAddr> {
+    let ours = mappings.into_iter().filter(|mapping| mapping.spec.cluster_id == *id);
+    ours.flat_map(|mapping| &mapping.spec.cluster_mappings)
+        .map(|(&own, &name)| (name, own))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn endpoint(config: &serde_json::Value) -> TunnelEndpoint {
+        serde_json::from_value(json!({
+            "apiVersion": "net.liqo.io/v1alpha1",
+            "kind": "TunnelEndpoint",
+            "metadata": { "name": "milan" },
+            "spec": {
+                "clusterID": "milan", "podCIDR": "10.244.0.0/16", "externalCIDR": "10.70.0.0/16",
+                "endpointIP": "172.30.1.1", "backendType": "wireguard", "backend_config": config,
+            },
+            "status": {
+                "localPodCIDR": "10.244.0.0/16", "localNATPodCIDR": "10.61.0.0/16",
+                "remoteNATPodCIDR": "10.60.0.0/16", "localExternalCIDR": "10.70.0.0/16",
+                "localNATExternalCIDR": "10.71.0.0/16", "remoteNATExternalCIDR": "10.81.0.0/16",
+            },
+        }))
+        .unwrap()
+    }
+
+    fn mapping(cluster: &str) -> NatMapping {
+        serde_json::from_value(json!({
+            "apiVersion": "net.liqo.io/v1alpha1",
+            "kind": "NatMapping",
+            "metadata": { "name": cluster },
+            "spec": { "clusterID": cluster, "clusterMappings": { "203.0.113.7": "10.71.0.9" } },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_peer_has_the_mappings_that_are_for_it() {
+        let key = BASE64_STANDARD.encode([7; 32]);
+        let endpoint = endpoint(&json!({ "publicKey": key, "port": "1234" }));
+        let peer = peer(&endpoint, [&mapping("milan"), &mapping("turin")]).unwrap();
+        assert_eq!(peer.endpoint, SocketAddr::from(([172, 30, 1, 1], 1234)));
+        assert_eq!(peer.public_key, PublicKey([7; 32]));
+        let (name, own) = peer.mappings.into_iter().next().unwrap();
+        assert_eq!((name.to_string(), own.to_string()), ("10.71.0.9".into(), "203.0.113.7".into()));
+    }
+
+    #[test]
+    fn without_a_key_there_is_no_tunnel() {
+        assert_eq!(peer(&endpoint(&json!({})), []), Err(NotYet::PublicKey));
+        let short = json!({ "publicKey": BASE64_STANDARD.encode([7; 31]) });
+        assert_eq!(peer(&endpoint(&short), []), Err(NotYet::PublicKey));
+        let port = json!({ "publicKey": BASE64_STANDARD.encode([7; 32]), "port": "0" });
+        assert_eq!(peer(&endpoint(&port), []), Err(NotYet::Port));
+    }
+}

@@ -1,0 +1,215 @@
+//! The time in which a gateway is active: it follows the TunnelEndpoints and NatMappings, and writes
+//! back how the tunnels are.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use kube::{
+    Api, Client, ResourceExt as _,
+    runtime::{reflector::Store, watcher},
+};
+use tokio::{sync::watch, time};
+use tombolo_api::{
+    ClusterId,
+    config::ClusterConfig,
+    names::{CLUSTER_CONFIG, GATEWAY_PORT},
+    net::{Connection, ConnectionStatus, NatMapping, TunnelEndpoint, TunnelEndpointStatus},
+};
+use tombolo_core::plan::{
+    HOST, TUNNEL,
+    gateway::{Inputs, Peer, PublicKey},
+    probe,
+};
+use tombolo_runtime::{settings::Settings, shutdown::Shutdown, writer};
+use tracing::{info, warn};
+
+use super::{
+    announce::{announce, endpoint},
+    inputs::{self, NotYet},
+    key,
+    machine::{self, Machine},
+};
+use crate::{
+    driver::{namespace::Watch, netns::Netns},
+    watching::Follower,
+};
+
+/// Field manager of what the gateway writes.
+pub const MANAGER: &str = "liqo-gateway";
+
+/// Time in which changes of the network by others are collected.
+const CALM: Duration = Duration::from_millis(100);
+
+/// Time after which something that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// An active gateway.
+pub struct Session {
+    client: Client,
+    node: IpAddr,
+    machine: Machine,
+    connections: watch::Receiver<BTreeMap<ClusterId, ConnectionStatus>>,
+    watches: [Watch; 2],
+    follower: Follower,
+    endpoints: Store<TunnelEndpoint>,
+    mappings: Store<NatMapping>,
+    config: Store<ClusterConfig>,
+    key: PublicKey,
+    announced: Option<SocketAddr>,
+}
+
+impl Session {
+    /// Starts the gateway.
+    pub async fn start(
+        settings: &Settings,
+        client: &Client,
+        leading: &Shutdown,
+    ) -> anyhow::Result<Self> {
+        let key = key::get_or_make(client).await?;
+        let path = machine::default_path();
+        let mut machine = Machine::start(Netns::current()?, &path, &key, GATEWAY_PORT).await?;
+        let node = settings.host_ip;
+        let nothing = Inputs { mtu: mtu(&machine, node).await?, peers: BTreeMap::new() };
+        machine.apply(&nothing).await?;
+        let follower = Follower::new(leading);
+        let all = watcher::Config::default;
+        Ok(Self {
+            client: client.clone(),
+            node,
+            connections: machine.connections(),
+            watches: machine.watch()?,
+            machine,
+            endpoints: follower.follow(Api::all(client.clone()), all()),
+            mappings: follower.follow(Api::all(client.clone()), all()),
+            config: follower.follow_one(Api::all(client.clone()), CLUSTER_CONFIG),
+            follower,
+            key: key.public(),
+            announced: None,
+        })
+    }
+
+    /// Works until the tunnels break for good.
+    pub async fn work(&mut self) -> anyhow::Result<()> {
+        self.endpoints.wait_until_ready().await?;
+        self.mappings.wait_until_ready().await?;
+        self.config.wait_until_ready().await?;
+        loop {
+            let failed = self.step().await.inspect_err(|error| warn!("{error:#}")).is_err();
+            let [host, inside] = &mut self.watches;
+            tokio::select! {
+                () = self.follower.changed() => {}
+                _ = self.connections.changed() => {}
+                () = host.changed() => time::sleep(CALM).await,
+                () = inside.changed() => time::sleep(CALM).await,
+                () = time::sleep(RETRY), if failed => {}
+                () = self.machine.broken() => bail!("the tunnels broke; they are made anew"),
+            }
+        }
+    }
+
+    async fn step(&mut self) -> anyhow::Result<()> {
+        self.announce().await?;
+        let found = self.found();
+        let peers = found.iter().filter_map(|(endpoint, peer)| {
+            Some((endpoint.spec.cluster_id.clone(), peer.as_ref().ok()?.clone()))
+        });
+        let inputs = Inputs { mtu: mtu(&self.machine, self.node).await?, peers: peers.collect() };
+        let changed = self.machine.apply(&inputs).await?;
+        if changed > 0 {
+            info!(changed, peers = inputs.peers.len(), "changed the gateway's network");
+        }
+        let (tunnel, host) = self.machine.indexes().await?;
+        for (endpoint, peer) in found {
+            let status = TunnelEndpointStatus {
+                connection: Some(self.connection(&endpoint, peer.as_ref())),
+                gateway_ip: Some(self.node),
+                tunnel_iface_index: tunnel,
+                tunnel_iface_name: Some(TUNNEL.into()),
+                veth_iface_index: host,
+                veth_iface_name: Some(HOST.into()),
+                ..TunnelEndpointStatus::default()
+            };
+            self.show(&endpoint, &status).await?;
+        }
+        Ok(())
+    }
+
+    async fn announce(&mut self) -> anyhow::Result<()> {
+        let config = self.config.state().into_iter().next();
+        let configured = config.as_ref().and_then(|it| it.spec.network.endpoint.as_deref());
+        let endpoint = endpoint(configured, self.node).await?;
+        if self.announced != Some(endpoint) {
+            announce(&self.client, self.node, endpoint, self.key).await?;
+            self.announced = Some(endpoint);
+        }
+        Ok(())
+    }
+
+    fn found(&self) -> Vec<(Arc<TunnelEndpoint>, Result<Peer, NotYet>)> {
+        let mappings = self.mappings.state();
+        let mut endpoints = self.endpoints.state();
+        endpoints.retain(|endpoint| endpoint.metadata.deletion_timestamp.is_none());
+        endpoints.sort_by_key(|endpoint| (endpoint.namespace(), endpoint.name_any()));
+        let with_peer = |endpoint: Arc<TunnelEndpoint>| {
+            let peer = inputs::peer(&endpoint, mappings.iter().map(Arc::as_ref));
+            (endpoint, peer)
+        };
+        endpoints.into_iter().map(with_peer).collect()
+    }
+
+    fn connection(&self, endpoint: &TunnelEndpoint, peer: Result<&Peer, &NotYet>) -> Connection {
+        let (status, message) = match peer {
+            Ok(_) => {
+                let connections = self.connections.borrow();
+                let status = connections.get(&endpoint.spec.cluster_id).copied();
+                let status = status.unwrap_or(ConnectionStatus::Connecting);
+                (status, probe::message(status).to_owned())
+            }
+            Err(NotYet::Networks) => (ConnectionStatus::Connecting, NotYet::Networks.to_string()),
+            Err(error) => (ConnectionStatus::Error, error.to_string()),
+        };
+        Connection {
+            status: Some(status),
+            status_message: Some(message),
+            peer_configuration: endpoint.spec.backend_config.clone(),
+        }
+    }
+
+    async fn show(
+        &self,
+        endpoint: &TunnelEndpoint,
+        status: &TunnelEndpointStatus,
+    ) -> anyhow::Result<()> {
+        let shown = endpoint.status.clone().unwrap_or_default();
+        let ours = TunnelEndpointStatus {
+            connection: shown.connection,
+            gateway_ip: shown.gateway_ip,
+            tunnel_iface_index: shown.tunnel_iface_index,
+            tunnel_iface_name: shown.tunnel_iface_name,
+            veth_iface_index: shown.veth_iface_index,
+            veth_iface_name: shown.veth_iface_name,
+            ..TunnelEndpointStatus::default()
+        };
+        if ours == *status {
+            return Ok(());
+        }
+        let (namespace, name) = (endpoint.namespace().unwrap_or_default(), endpoint.name_any());
+        let state = status.connection.as_ref().and_then(|it| it.status);
+        info!(peer = %endpoint.spec.cluster_id, ?state, "the tunnel has changed");
+        let api = Api::<TunnelEndpoint>::namespaced(self.client.clone(), &namespace);
+        let applied = writer::apply_status(&api, MANAGER, &name, status).await.map(drop);
+        writer::absent_is_fine(applied)
+            .with_context(|| format!("apply the status of TunnelEndpoint {namespace}/{name}"))
+    }
+}
+
+async fn mtu(machine: &Machine, node: IpAddr) -> anyhow::Result<u32> {
+    machine.mtu(node).await?.with_context(|| {
+        format!("no interface has the node's address {node}: is this pod in the host network?")
+    })
+}

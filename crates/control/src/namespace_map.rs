@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, Resource, ResourceExt,
-    runtime::{reflector::Store, watcher},
+    runtime::{
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
 };
 use tombolo_api::names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL, TYPE_LABEL, VIRTUAL_NODE};
 use tombolo_api::{
@@ -109,12 +112,12 @@ impl Seen {
 
     async fn keep(&self, peer: &Peer) -> Result<(), Error> {
         let namespace = &peer.namespace;
-        let have = self.maps.find(|map| map.namespace().as_ref() == Some(namespace));
+        let have = self.maps.get(&ObjectRef::new(self.home.as_str()).within(namespace));
         if have.as_ref().is_some_and(|map| map.meta().deletion_timestamp.is_some()) {
             return Ok(());
         }
         let node = peer.offer.status.as_ref().and_then(|status| status.virtual_node.as_ref());
-        let node = node.and_then(|name| self.nodes.find(|node| node.name_any() == *name));
+        let node = node.and_then(|name| self.nodes.get(&ObjectRef::new(name)));
         let target = target(&peer.identity, &peer.offer, node.as_ref().map(|node| node.labels()));
         let offloadings = self.offloadings.state();
         let now = have.as_ref().map(|map| map.spec.desired_mapping.clone()).unwrap_or_default();

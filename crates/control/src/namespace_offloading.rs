@@ -10,7 +10,10 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ObjectMeta, Patch, PatchParams},
-    runtime::{reflector::Store, watcher},
+    runtime::{
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
 };
 use serde_json::json;
 use tombolo_api::names::{
@@ -149,13 +152,22 @@ impl Seen {
             self.label(namespace, true).await?;
             self.bind(&name, offloading).await?;
         }
+        self.report(offloading, maps).await
+    }
+
+    async fn report(
+        &self,
+        offloading: &NamespaceOffloading,
+        maps: &[PeerMap<'_>],
+    ) -> Result<(), Error> {
         let status = status(offloading, maps, jiff::Timestamp::now());
-        if offloading.status.as_ref() != Some(&status) {
-            let written = writer::apply_status(&api, MANAGER, NAMESPACE_OFFLOADING, &status).await;
-            writer::absent_is_fine(written.map(drop))
-                .map_err(|error| Error::Status(name, error))?;
+        if offloading.status.as_ref() == Some(&status) {
+            return Ok(());
         }
-        Ok(())
+        let namespace = offloading.namespace().unwrap_or_default();
+        let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), &namespace);
+        let written = writer::apply_status(&api, MANAGER, NAMESPACE_OFFLOADING, &status).await;
+        writer::absent_is_fine(written.map(drop)).map_err(|error| Error::Status(namespace, error))
     }
 
     /// New pods stay here from the start; what virtual nodes need stays until nothing is left of
@@ -170,14 +182,7 @@ impl Seen {
         self.label(namespace, false).await?;
         let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), &name);
         if !is_gone_everywhere(&name, maps) {
-            let status = status(offloading, maps, jiff::Timestamp::now());
-            if offloading.status.as_ref() != Some(&status) {
-                let written =
-                    writer::apply_status(&api, MANAGER, NAMESPACE_OFFLOADING, &status).await;
-                writer::absent_is_fine(written.map(drop))
-                    .map_err(|error| Error::Status(name, error))?;
-            }
-            return Ok(());
+            return self.report(offloading, maps).await;
         }
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &name);
         if let Some(binding) = self.binding(&name)
@@ -224,7 +229,7 @@ impl Seen {
     }
 
     fn binding(&self, namespace: &str) -> Option<Arc<RoleBinding>> {
-        self.bindings.find(|binding| binding.namespace().as_deref() == Some(namespace))
+        self.bindings.get(&ObjectRef::new(KUBELET_ROLE_BINDING).within(namespace))
     }
 }
 

@@ -10,7 +10,10 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ObjectMeta, PostParams},
-    runtime::{reflector::Store, watcher},
+    runtime::{
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
 };
 use tombolo_api::names::{
     CLUSTER_ID_LABEL, FINALIZER, HOME_NAMESPACE_ANNOTATION, REMOTE_CLUSTER_ID_LABEL,
@@ -145,7 +148,7 @@ impl Seen {
 
     async fn bind(&self, twin: &Twin, tenant: &str) -> Result<(), Error> {
         let wanted = role_binding(&twin.name, tenant);
-        let have = self.bindings.find(|b| b.namespace().as_ref() == Some(&twin.name));
+        let have = self.bindings.get(&ObjectRef::new(TWIN_ROLE).within(&twin.name));
         if have.is_some_and(|b| b.role_ref == wanted.role_ref && b.subjects == wanted.subjects) {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use kube::{
 };
 use tombolo_api::names::{
     CLUSTER_ID_LABEL, FINALIZER, HOME_NAMESPACE_ANNOTATION, REMOTE_CLUSTER_ID_LABEL,
-    REPLICATED_FROM_LABEL, TENANT_LABEL, TWIN_ROLE,
+    REPLICATED_FROM_LABEL, TENANT_ACCOUNT, TENANT_LABEL, TWIN_ROLE,
 };
 use tombolo_api::{ClusterId, virtualkubelet::NamespaceMap};
 use tombolo_core::offloading::{Existing, Twin, is_twin, twins};
@@ -56,9 +56,6 @@ enum Error {
 }
 
 const MANAGER: &str = "liqo-control/twin-namespace";
-
-/// ServiceAccount, in a tenant namespace, of the cluster that the namespace is about.
-const TENANT_ACCOUNT: &str = "liqo-cluster";
 
 struct Seen {
     client: Client,

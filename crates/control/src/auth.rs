@@ -2,7 +2,6 @@
 //! thing that is exposed, so it can do next to nothing: it checks tokens, records requests and
 //! hands back the answers that the control plane writes.
 
-mod kept;
 mod requests;
 
 use std::{
@@ -39,7 +38,7 @@ use tombolo_core::identity::Tokens;
 use tombolo_runtime::{client, health, settings::Settings, shutdown::Shutdown};
 use tracing::{info, warn};
 
-use kept::Kept;
+use crate::kept::Kept;
 use requests::Requests;
 
 const PORT: u16 = 8443;

@@ -1,11 +1,158 @@
-//! Finds other clusters of the local network, and announces this one.
+//! `tombolo discovery`: finds other clusters in the local network, by mDNS, and is found by them.
+//! What it finds becomes a ForeignCluster, and goes again when it is seen no more.
 
-use tokio::sync::watch;
-use tombolo_runtime::{health, settings::Settings, shutdown::Shutdown};
+mod entries;
+mod mdns;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, Client};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tombolo_api::{
+    config::{ClusterConfig, DiscoveryConfig},
+    names::{AUTH_SERVICE, CLUSTER_CONFIG, NAMESPACE},
+};
+use tombolo_core::discovery::Announcement;
+use tombolo_runtime::{client, health, settings::Settings, shutdown::Shutdown};
+use tracing::{info, warn};
+
+use crate::kept::Kept;
+use entries::Entries;
+use mdns::{Heard, Mdns};
+
+const HEALTH_PORT: u16 = 10281;
 
 /// Runs until the end is asked for.
-pub async fn run(_settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let (_ready, is_ready) = watch::channel(true);
-    health::serve(10281, is_ready, shutdown).await?;
-    Ok(())
+pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let client = client::local().await?;
+    let (ready, is_ready) = watch::channel(false);
+    let probes = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
+    serve(client, settings, ready, shutdown.clone()).await?;
+    shutdown.ask();
+    probes.await?.with_context(|| format!("answer probes on port {HEALTH_PORT}"))
+}
+
+/// Announces and searches until the end is asked for; `ready` says when it has begun.
+pub async fn serve(
+    client: Client,
+    settings: Settings,
+    ready: watch::Sender<bool>,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let config = Kept::<ClusterConfig>::start(Api::all(client.clone()), CLUSTER_CONFIG, &shutdown);
+    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
+    let service = Kept::start(services, AUTH_SERVICE, &shutdown);
+    let entries = Entries::start(client, settings.cluster_id.clone(), &shutdown);
+    shutdown.or(async { tokio::join!(config.known(), service.known(), entries.known()) }).await;
+
+    let address = settings.host_ip;
+    let mdns = Mdns::start(address).with_context(|| format!("speak mDNS at {address}"))?;
+    let mut discovery = Discovery {
+        settings,
+        config,
+        service,
+        entries,
+        mdns,
+        found: BTreeMap::new(),
+        watching: Timestamp::now(),
+    };
+    ready.send_replace(true);
+    let result = discovery.run(&shutdown).await;
+    discovery.mdns.stop().await;
+    result
+}
+
+struct Discovery {
+    settings: Settings,
+    config: Kept<ClusterConfig>,
+    service: Kept<Service>,
+    entries: Entries,
+    mdns: Mdns,
+    /// Who is there, by the full name of its announcement.
+    found: BTreeMap<String, Announcement>,
+    /// Since when they are looked for.
+    watching: Timestamp,
+}
+
+impl Discovery {
+    async fn run(&mut self, shutdown: &Shutdown) -> anyhow::Result<()> {
+        let (mut configs, mut services) = (self.config.changes(), self.service.changes());
+        self.adjust()?;
+        let mut next = Instant::now();
+        loop {
+            tokio::select! {
+                () = shutdown.asked() => return Ok(()),
+                changed = configs.changed() => {
+                    if changed.is_ok() { self.adjust()?; }
+                    next = Instant::now();
+                }
+                changed = services.changed() => {
+                    if changed.is_ok() { self.adjust()?; }
+                }
+                heard = self.mdns.hear() => self.note(heard).await,
+                () = sleep_until(next) => next = Instant::now() + self.look_after().await,
+            }
+        }
+    }
+
+    fn settings(&self) -> DiscoveryConfig {
+        self.config.get().map(|config| config.spec.discovery.clone()).unwrap_or_default()
+    }
+
+    /// Announces and searches as the configuration says now.
+    fn adjust(&mut self) -> anyhow::Result<()> {
+        let config = self.settings();
+        let (cluster, address) = (self.settings.cluster(), self.settings.host_ip);
+        let announcement = self
+            .service
+            .get()
+            .and_then(|service| Announcement::of(cluster, address, &service, &config));
+        self.mdns.announce(announcement).context("announce this cluster")?;
+        if self.mdns.search(config.enabled).context("search for clusters")? {
+            self.watching = Timestamp::now();
+            self.found.clear();
+        }
+        Ok(())
+    }
+
+    async fn note(&mut self, heard: Heard) {
+        match heard {
+            Heard::Announcement(name, announcement) => {
+                if self.found.insert(name, announcement.clone()).as_ref() != Some(&announcement) {
+                    info!(cluster = %announcement.cluster.cluster_name, id = %announcement.cluster.cluster_id,
+                        url = announcement.auth_url(), "heard of a cluster");
+                }
+                self.entries.seen(&announcement, &self.settings()).await;
+            }
+            Heard::Goodbye(name) => {
+                if let Some(gone) = self.found.remove(&name) {
+                    info!(cluster = %gone.cluster.cluster_name, "the cluster is not announced any more");
+                }
+            }
+            Heard::Nonsense(what) => warn!("{what}"),
+        }
+    }
+
+    /// Looks after all entries, and says when to do so again. Who was asked the last time and is
+    /// still there is seen anew, and asked again; what has expired goes.
+    async fn look_after(&mut self) -> Duration {
+        let config = self.settings();
+        for (name, announcement) in &self.found {
+            self.entries.seen(announcement, &config).await;
+            self.mdns.ask(name);
+        }
+        self.mdns.announce_again();
+        let now = Timestamp::now();
+        let expiry = self.entries.collect(self.watching, now).await;
+        let shortest = self.found.values().map(|found| found.ttl).chain([config.ttl_seconds]).min();
+        let pause = Duration::from_secs(shortest.unwrap_or(1).into()) / 3;
+        let until_expiry = expiry.map(|time| time.duration_since(now).unsigned_abs());
+        until_expiry.map_or(pause, |until| until.min(pause)).max(Duration::from_millis(200))
+    }
 }

@@ -125,9 +125,8 @@ async fn reconcile(entry: Arc<ForeignCluster>, state: Arc<Clusters>) -> Result<A
 
     match authenticate::run(&state, &entry).await {
         Ok(reached) => {
-            let message =
-                format!("{} knows this cluster as {:?}", reached.server, reached.tenant.remote);
-            let message = message.replace("Some(", "").replace([')', '"'], "");
+            let remote = reached.tenant.remote.as_deref().unwrap_or_default();
+            let message = format!("{} has given an identity in {remote}", reached.server);
             report(
                 &state,
                 &entry,

@@ -10,6 +10,7 @@ pub mod foreign_cluster;
 pub mod health;
 pub mod identity;
 pub mod ipam;
+mod kept;
 pub mod namespace_map;
 pub mod namespace_offloading;
 pub mod network_config;

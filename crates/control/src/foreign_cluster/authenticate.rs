@@ -21,7 +21,7 @@ use tombolo_api::{
 };
 use tombolo_core::{
     condition::find,
-    discovery::senior,
+    discovery::{kind, senior},
     identity::{Access, Lifetime, nonce, return_token_name},
 };
 use tracing::{debug, info, warn};
@@ -44,7 +44,7 @@ const RENEW_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Authenticated, Error> {
     let context = &*state.context;
     if let Some(peer) = &entry.spec.cluster_identity {
-        check(state, entry, peer)?;
+        check(state, entry, peer).await?;
         if let Some(reached) = keep(context, entry, peer).await? {
             return Ok(reached);
         }
@@ -61,16 +61,20 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
         );
         return Err(refused("AnotherCluster", message).into());
     }
-    check(state, entry, &peer)?;
+    check(state, entry, &peer).await?;
     fill_in(context, entry, &peer, shown).await?;
     ask(context, entry, &peer, shown).await
 }
 
 /// Not ourselves, and not a cluster that has an entry already.
-fn check(state: &Clusters, entry: &ForeignCluster, peer: &ClusterIdentity) -> Result<(), Setback> {
+async fn check(
+    state: &Clusters,
+    entry: &ForeignCluster,
+    peer: &ClusterIdentity,
+) -> Result<(), Error> {
     if peer.cluster_id == state.context.settings.cluster_id {
         let message = format!("{} is this very cluster", entry.spec.auth_url);
-        return Err(refused("OwnCluster", message));
+        return Err(refused("OwnCluster", message).into());
     }
     if let Some(other) = senior(entry, &peer.cluster_id, &state.all()) {
         let message = format!(
@@ -78,9 +82,23 @@ fn check(state: &Clusters, entry: &ForeignCluster, peer: &ClusterIdentity) -> Re
             peer.cluster_id,
             other.name_any()
         );
-        return Err(refused("Duplicate", message));
+        if kind(other) == DiscoveryType::IncomingPeering {
+            take_over(&state.context, other).await?;
+        }
+        return Err(refused("Duplicate", message).into());
     }
     Ok(())
+}
+
+/// Somebody wants to know that cluster: its entry is not there for a peering only any more.
+async fn take_over(context: &Context, entry: &ForeignCluster) -> Result<(), Error> {
+    let clusters = Api::<ForeignCluster>::all(context.client.clone());
+    let labels = json!({ DISCOVERY_TYPE_LABEL: DiscoveryType::Manual.as_str() });
+    let patch = Patch::Merge(json!({ "metadata": { "uid": entry.uid(), "labels": labels } }));
+    let params =
+        PatchParams { field_manager: Some(super::MANAGER.to_owned()), ..PatchParams::default() };
+    let taken = clusters.patch(&entry.name_any(), &params, &patch).await;
+    Ok(taken.map(drop).map_err(failed(format!("take over ForeignCluster {}", entry.name_any())))?)
 }
 
 /// The identity that is there, renewed if it is time; nothing if it has to be asked for again.

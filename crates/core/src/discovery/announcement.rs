@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use tombolo_api::{ClusterId, ClusterIdentity, ClusterName, Fingerprint};
+use k8s_openapi::api::core::v1::Service;
+use tombolo_api::{
+    ClusterId, ClusterIdentity, ClusterName, Fingerprint, config::DiscoveryConfig,
+    names::FINGERPRINT_ANNOTATION,
+};
 
 /// A cluster's announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +34,28 @@ pub struct NotAnAnnouncement {
 }
 
 impl Announcement {
+    /// What a cluster says about itself: that the node port of its auth service is at this address.
+    /// Nothing, as long as there is no port or certificate, or when it is not to be found.
+    pub fn of(
+        cluster: ClusterIdentity,
+        address: IpAddr,
+        service: &Service,
+        config: &DiscoveryConfig,
+    ) -> Option<Self> {
+        let ports = service.spec.as_ref()?.ports.as_ref()?;
+        let port = ports.iter().find_map(|port| port.node_port)?;
+        let annotations = service.metadata.annotations.as_ref()?;
+        let announcement = Self {
+            cluster,
+            address,
+            port: port.try_into().ok()?,
+            fingerprint: Some(annotations.get(FINGERPRINT_ANNOTATION)?.parse().ok()?),
+            group: config.group.clone(),
+            ttl: config.ttl_seconds,
+        };
+        config.advertise.then_some(announcement)
+    }
+
     /// The properties that go into the TXT record.
     pub fn properties(&self) -> Vec<(&'static str, String)> {
         let mut properties = vec![
@@ -119,6 +145,29 @@ mod tests {
         let plain = Announcement { fingerprint: None, group: None, ..milan };
         let read = Announcement::read(NAME_THERE, Some(plain.address), 31200, &heard(&plain));
         assert_eq!(read, Ok(plain));
+    }
+
+    #[test]
+    fn a_cluster_announces_its_node_port_once_there_is_a_certificate() {
+        let milan = milan();
+        let config = DiscoveryConfig {
+            ttl_seconds: 60,
+            group: Some("campus".to_owned()),
+            ..DiscoveryConfig::default()
+        };
+        let mut service: Service = serde_json::from_value(serde_json::json!({
+            "metadata": { "annotations": { "discovery.liqo.io/fingerprint": "0f".repeat(32) } },
+            "spec": { "ports": [{ "port": 443, "nodePort": 31200 }] },
+        }))
+        .unwrap();
+        let says = |service: &Service, config: &DiscoveryConfig| {
+            Announcement::of(milan.cluster.clone(), milan.address, service, config)
+        };
+        assert_eq!(says(&service, &config), Some(milan.clone()));
+        let hidden = DiscoveryConfig { advertise: false, ..config.clone() };
+        assert_eq!(says(&service, &hidden), None);
+        service.metadata.annotations = None;
+        assert_eq!(says(&service, &config), None);
     }
 
     #[test]

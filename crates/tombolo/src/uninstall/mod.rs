@@ -73,6 +73,7 @@ async fn uninstall(
     remove::discovery(client, patience).await?;
     say("forgetting other clusters");
     remove::foreign_clusters(client, patience).await?;
+    remove::identities(client).await?;
     remove::tenant_namespaces(client, patience, &say).await?;
     say("cleaning up the nodes");
     nodes::clean(client, patience, &say).await?;

@@ -9,7 +9,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
@@ -37,11 +37,31 @@ pub async fn is_anything_left(client: &Client) -> Result<bool> {
     Ok(found.is_some() || !kinds.context("list the definitions")?.items.is_empty())
 }
 
-/// Ends the search for clusters: it would find again what is about to be forgotten.
+/// Ends the search for clusters and the auth service: they would find again what is about to be
+/// forgotten, and give anew what is about to be taken away.
 pub async fn discovery(client: &Client, patience: Duration) -> Result<()> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), names::NAMESPACE);
     delete(&api, "liqo-discovery").await?;
-    gone::<Pod>(client, "app.kubernetes.io/name=liqo-discovery", patience).await
+    delete(&api, "liqo-auth").await?;
+    gone::<Pod>(client, "app.kubernetes.io/name in (liqo-discovery, liqo-auth)", patience).await
+}
+
+/// Takes their identities away from other clusters.
+pub async fn identities(client: &Client) -> Result<()> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), names::AUTH_NAMESPACE);
+    let records = watcher::Config::default().labels(names::IDENTITY_RECORD_LABEL);
+    let found = api.list(&ListParams::default().labels(names::IDENTITY_RECORD_LABEL)).await;
+    for record in found.context("list the identities of other clusters")? {
+        delete(&api, &record.name_any()).await?;
+    }
+    let mut watches = Watches::default();
+    let store = watches.keep(api.clone(), records);
+    if watches.until(FINALIZERS, || store.state().is_empty().then_some(())).await?.is_none() {
+        for record in store.state() {
+            strip(&api, &record.name_any()).await?;
+        }
+    }
+    Ok(())
 }
 
 pub async fn foreign_clusters(client: &Client, patience: Duration) -> Result<()> {

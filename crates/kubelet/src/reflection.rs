@@ -20,13 +20,12 @@ use kind::{ConfigMaps, EndpointSlices, Kind, Secrets, Services};
 
 pub use home::Homes;
 
-/// Reflects to one peer, until the end is asked for.
-pub async fn run(peer: Arc<Peer>) {
-    let homes = Arc::new(Homes::new(peer.home.clone()));
+/// Reflects to one peer, until the end is asked for. The home watches other peers share.
+pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
     run_with(peer, homes, address_service()).await;
 }
 
-/// The same, with home watches that other peers share, and with this address service.
+/// The same, with this address service.
 pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Channel) {
     let addresses = Arc::new(Addresses::new(peer.cluster.cluster_id.clone(), address_service));
     let mut namespaces = peer.namespaces.clone();

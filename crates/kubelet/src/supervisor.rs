@@ -24,6 +24,7 @@ use tombolo_runtime::{remote::Remotes, settings::Settings, shutdown::Shutdown};
 
 use crate::{
     api::Gate,
+    reflection::Homes,
     virtual_node::{self, Inputs, Shared, Sources},
     watching::Watched,
 };
@@ -36,6 +37,7 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
     let seen = Seen::new(&client);
     let shared = Shared {
         remotes: Remotes::new(client.clone()),
+        homes: Arc::new(Homes::new(client.clone())),
         client,
         settings: Arc::new(settings),
         gate,

@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     pub settings: Arc<Settings>,
     pub remotes: Remotes,
     pub gate: Arc<api::Gate>,
+    pub homes: Arc<reflection::Homes>,
     pub shutdown: Shutdown,
 }
 
@@ -148,7 +149,7 @@ async fn life(
     tasks.spawn(node::keep(peer.clone(), port, sources.inputs.clone(), node_end.clone()));
     tasks.spawn(pods.clone().run(asked));
     tasks.spawn(api::serve(listener, shared.gate.clone(), peer.clone(), pods.clone()));
-    tasks.spawn(reflection::run(peer.clone()));
+    tasks.spawn(reflection::run(peer.clone(), shared.homes.clone()));
     info!(node, cluster = %cluster.cluster_name, port, "serving the virtual node");
 
     let mut inputs = sources.inputs.clone();

@@ -9,6 +9,7 @@ use kube::{
     runtime::{
         WatchStreamExt, reflector,
         reflector::Store,
+        utils::Backoff,
         watcher::{self, Event},
     },
 };
@@ -110,6 +111,26 @@ impl Observer {
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
+/// Watches are tried again sooner than writes: until they are back, nobody knows what to write.
+#[derive(Default)]
+struct Retries(u32);
+
+impl Iterator for Retries {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let delay = Duration::from_millis(100).saturating_mul(1 << self.0.min(8));
+        self.0 += 1;
+        Some(delay.min(Duration::from_secs(2)))
+    }
+}
+
+impl Backoff for Retries {
+    fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
 /// Watches what `api` has, and tells of each event, with the index, once the index has it.
 pub fn watch<K>(
     api: Api<K>,
@@ -121,7 +142,7 @@ where
     K::DynamicType: Eq + Hash + Clone + Default + Send + Sync,
 {
     let (store, mut writer) = reflector::store();
-    let events = watcher::watcher(api, config).default_backoff();
+    let events = watcher::watcher(api, config).backoff(Retries::default());
     let index = store.clone();
     let task = tokio::spawn(async move {
         let mut events = std::pin::pin!(events);

@@ -19,7 +19,7 @@ pub type Keys<K> = mpsc::UnboundedSender<K>;
 
 const AT_A_TIME: usize = 32;
 const FIRST_RETRY: Duration = Duration::from_millis(200);
-const LAST_RETRY: Duration = Duration::from_secs(30);
+const LAST_RETRY: Duration = Duration::from_secs(10);
 
 /// Calls `look` for every key that comes, until no more can come. Dropped, it stops at once.
 pub async fn run<K, Looked, E>(

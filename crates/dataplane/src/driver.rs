@@ -1,6 +1,7 @@
 //! The kernel's network interfaces, one file each. Each driver looks at what is there and changes
 //! what differs from the plan; nobody remembers what was done before.
 
+pub mod conntrack;
 pub mod namespace;
 pub mod netns;
 pub mod nftables;
@@ -8,6 +9,7 @@ pub mod tunnel;
 
 mod links;
 mod neighbours;
+mod netfilter;
 mod routes;
 mod rules;
 mod sysctl;
@@ -70,6 +72,9 @@ pub enum Error {
     /// The tunnels could not be set up.
     #[error("can't set up the tunnels: {0}")]
     Tunnel(#[from] gotatun::device::Error),
+    /// Connections could not be forgotten.
+    #[error("can't make the kernel forget connections: {0}")]
+    Conntrack(#[source] io::Error),
     /// An interface that is needed is not there.
     #[error("the interface {0} is not there")]
     NoLink(String),

@@ -102,6 +102,25 @@ async fn an_external_address_leads_to_what_it_is_mapped_to() {
     let me = Ipv4Addr::new(10, 61, 2, 5);
     assert_eq!(traffic::tcp(pod, mapped, PORT, 1).unwrap(), me);
     assert_eq!(traffic::udp(pod, mapped, PORT).unwrap(), me);
+
+    let mut open = traffic::Open::connect(pod, mapped, PORT);
+    open.say_something().unwrap();
+    b.peers.values_mut().next().unwrap().mappings.clear();
+    b.apply().await;
+    open.say_something().unwrap_err();
+    traffic::tcp(pod, mapped, PORT, 1).unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_gateway_nothing_leaves_the_cluster() {
+    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
+    let there = Ipv4Addr::new(10, 62, 2, 5);
+    a.gateway_node = None;
+    a.apply().await;
+    for node in &a.nodes {
+        let refused = traffic::tcp(&node.pod, there, PORT, 1).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENETUNREACH), "{refused}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

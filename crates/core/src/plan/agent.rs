@@ -87,6 +87,11 @@ pub fn owned() -> Owned {
     }
 }
 
+/// What has to go when the product goes: also what a gateway left behind that was killed.
+pub fn removable() -> Owned {
+    Owned { links: [OVERLAY.into(), HOST.into()].into(), ..owned() }
+}
+
 fn is_gateway(inputs: &Inputs) -> bool {
     inputs.gateway == Some(inputs.node)
 }
@@ -161,20 +166,16 @@ fn from_tunnel(inputs: &Inputs) -> impl Iterator<Item = Route> {
     is_gateway(inputs).then(|| nodes.chain([route(overlay::NETWORK, None)])).into_iter().flatten()
 }
 
+/// While there is no way to the gateway, what is for peers goes nowhere else: it would leave the
+/// cluster by the node's default route.
 fn rules(inputs: &Inputs) -> BTreeSet<Rule> {
-    let to_peers = inputs.peers.values().flat_map(names).map(|net| Rule {
-        priority: TO_PEERS,
-        table: TO_PEERS,
-        to: Some(net.into()),
-        input: None,
-    });
-    let from_tunnel = is_gateway(inputs).then(|| Rule {
-        priority: FROM_TUNNEL,
-        table: FROM_TUNNEL,
-        to: None,
-        input: Some(HOST.into()),
-    });
-    to_peers.chain(from_tunnel).collect()
+    let names = || inputs.peers.values().flat_map(names).map(IpNet::V4);
+    let rule = |priority, table, to, input| Rule { priority, table, to, input };
+    let to_peers = names().map(|net| rule(TO_PEERS, Some(TO_PEERS), Some(net), None));
+    let or_nowhere = names().map(|net| rule(FROM_TUNNEL, None, Some(net), None));
+    let from_tunnel =
+        is_gateway(inputs).then(|| rule(FROM_TUNNEL, Some(FROM_TUNNEL), None, Some(HOST.into())));
+    to_peers.chain(or_nowhere).chain(from_tunnel).collect()
 }
 
 fn neighbour(node: Ipv4Addr) -> Neighbour {

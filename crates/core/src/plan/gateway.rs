@@ -64,6 +64,35 @@ pub struct Tunnel {
     pub allowed: BTreeSet<IpNet>,
 }
 
+/// A connection through the gateway, as the kernel tracks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Who opened it.
+    pub from: IpAddr,
+    /// To where.
+    pub to: IpAddr,
+    /// Who answers.
+    pub answers: IpAddr,
+}
+
+/// Whether a connection has to be forgotten: it belongs to no peer any more, or goes to an external
+/// address that by now leads elsewhere.
+pub fn is_stale(inputs: &Inputs, connection: &Connection) -> bool {
+    let Connection { from, to, answers } = connection;
+    let named = |peer: &&Peer, ip| {
+        let Networks { our_name_for_pods, our_name_for_external, .. } = &peer.networks;
+        [our_name_for_pods, our_name_for_external].iter().any(|name| name.net().contains(ip))
+    };
+    if inputs.peers.values().any(|peer| named(&peer, to) && !named(&peer, from)) {
+        return false;
+    }
+    let Some(peer) = inputs.peers.values().find(|peer| named(peer, from)) else { return true };
+    let networks = &peer.networks;
+    networks.their_name_for_external.net().contains(to)
+        && networks.their_name_for_self().0 != *to
+        && peer.mappings.get(to) != Some(answers)
+}
+
 /// The plan of a gateway.
 pub fn plan(inputs: &Inputs) -> Plan {
     Plan { host: host(inputs), gateway: gateway(inputs), tunnels: tunnels(inputs) }
@@ -296,6 +325,27 @@ mod tests {
             text += &format!("{endpoint} {allowed:?}\n");
         }
         text
+    }
+
+    #[test]
+    fn connections_by_a_mapping_end_with_it() {
+        let (id, networks) = milan();
+        let mut milan = peer(networks, 11);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        milan.mappings = [(ip("10.71.0.9"), ip("203.0.113.7"))].into();
+        let inputs = Inputs { mtu: 1500, peers: [(id, milan)].into() };
+        let stale = |from, to, answers| {
+            is_stale(&inputs, &Connection { from: ip(from), to: ip(to), answers: ip(answers) })
+        };
+        assert!(!stale("10.60.1.5", "10.71.0.9", "203.0.113.7"), "by a mapping");
+        assert!(stale("10.60.1.5", "10.71.0.9", "203.0.113.8"), "by a mapping that changed");
+        assert!(stale("10.60.1.5", "10.71.0.8", "203.0.113.7"), "by a mapping that is gone");
+        assert!(!stale("10.60.1.5", "10.61.1.5", "10.244.1.5"), "to a pod");
+        assert!(!stale("10.244.1.5", "10.60.1.5", "10.60.1.5"), "from a pod");
+        assert!(!stale("10.81.0.1", "10.71.0.1", "241.0.0.2"), "a probe from there");
+        assert!(!stale("241.0.0.2", "10.81.0.1", "10.81.0.1"), "a probe from here");
+        assert!(stale("10.99.1.5", "10.61.1.5", "10.244.1.5"), "from a former peer");
+        assert!(stale("10.244.1.5", "10.99.1.5", "10.99.1.5"), "to a former peer");
     }
 
     #[test]

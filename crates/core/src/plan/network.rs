@@ -40,7 +40,7 @@ pub struct Owned {
     /// These interfaces, and addresses, neighbours and routes of the main table on them. Where an
     /// interface is made by somebody else, what is on it still belongs to us.
     pub links: BTreeSet<String>,
-    /// These routing tables, and rules that lead there.
+    /// These routing tables, and rules that lead there or have their numbers as priority.
     pub tables: BTreeSet<u32>,
     /// The nftables table of this name, if any.
     pub table: Option<String>,
@@ -106,8 +106,8 @@ pub struct Route {
 pub struct Rule {
     /// Smaller ones come first.
     pub priority: u32,
-    /// Routing table that it leads to.
-    pub table: u32,
+    /// Routing table that it leads to; if none, there is no way.
+    pub table: Option<u32>,
     /// Only for this destination.
     pub to: Option<IpNet>,
     /// Only for what comes in here.
@@ -253,7 +253,10 @@ impl fmt::Display for Namespace {
             if let Some(input) = &rule.input {
                 write!(f, " iif {input}")?;
             }
-            writeln!(f, " lookup {}", rule.table)?;
+            match rule.table {
+                Some(table) => writeln!(f, " lookup {table}")?,
+                None => writeln!(f, " unreachable")?,
+            }
         }
         for Neighbour { link, address, mac } in &self.neighbours {
             writeln!(f, "neighbour {address} lladdr {mac} dev {link}")?;

@@ -34,7 +34,7 @@ impl Machine {
 
     /// Removes everything that [`apply`](Self::apply) made.
     pub async fn remove(&self) -> Result<()> {
-        self.network.clear(&agent::owned()).await
+        self.network.clear(&agent::removable()).await
     }
 
     /// Says when somebody changes the node's network.

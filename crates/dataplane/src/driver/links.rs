@@ -80,10 +80,12 @@ pub async fn apply(handle: &Handle, links: &Links, link: &Link) -> Result<bool> 
     }
 }
 
-/// Removes an interface.
+/// Removes an interface. Gone already is as good.
 pub async fn remove(handle: &Handle, name: &str, index: u32) -> Result<()> {
-    let request = handle.link().del(index).execute();
-    request.await.map_err(netlink(format!("remove the interface {name}")))
+    match handle.link().del(index).execute().await {
+        Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => Ok(()),
+        result => result.map_err(netlink(format!("remove the interface {name}"))),
+    }
 }
 
 /// Makes a pair of interfaces, one of them in another namespace.

@@ -8,15 +8,11 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io,
     net::Ipv4Addr,
-    os::fd::AsRawFd as _,
 };
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP};
 use netlink_packet_netfilter::{
-    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+    NetfilterMessageInner,
     nftables::{
         ChainAttribute, ChainMessage, DataAttribute, Hook as HookAttribute, InetHookNumber,
         ListAttribute, NfTablesMessage, RuleAttribute, RuleMessage, SetAttribute,
@@ -25,10 +21,12 @@ use netlink_packet_netfilter::{
     },
     none::ControlMessage,
 };
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use tombolo_core::plan::nft::{Chain, Kind, Place, Table};
 
-use super::{Error, Result};
+use super::{
+    Error, Result,
+    netfilter::{self, message},
+};
 
 /// Makes a table what it should be; says whether it had to be replaced.
 pub fn apply(table: &Table) -> Result<bool> {
@@ -201,23 +199,6 @@ fn fill_map(
         .into_iter()
 }
 
-fn message(inner: impl Into<NetfilterMessageInner>, flags: u16, sequence: u32) -> Vec<u8> {
-    const NFNL_SUBSYS_NFTABLES: u16 = 10;
-    let inner = inner.into();
-    let (family, resource) = match &inner {
-        NetfilterMessageInner::None(_) => (NetfilterProtoFamily::Unspec, NFNL_SUBSYS_NFTABLES),
-        _ => (NetfilterProtoFamily::IPv4, 0),
-    };
-    let header = NetfilterHeader::new(family, 0, resource);
-    let mut message = NetlinkMessage::from(NetfilterMessage::new(header, inner));
-    message.header.flags = NLM_F_REQUEST | flags;
-    message.header.sequence_number = sequence;
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    bytes
-}
-
 /// All steps or none.
 fn transaction(steps: Vec<Step>) -> io::Result<()> {
     let last = u32::try_from(steps.len()).map_err(io::Error::other)?;
@@ -227,51 +208,15 @@ fn transaction(steps: Vec<Step>) -> io::Result<()> {
         batch.extend(message(step, flags | acknowledge, sequence));
     }
     batch.extend(message(ControlMessage::BatchEnd, 0, last + 1));
-    let socket = open(batch.len())?;
-    socket.send_to(&batch, &SocketAddr::new(0, 0), 0)?;
-    receive(&socket).map(drop)
+    netfilter::exchange(&batch).map(drop)
 }
 
 fn request(inner: NfTablesMessage, flags: u16) -> io::Result<Vec<NfTablesMessage>> {
-    let socket = open(0)?;
-    let dump = flags & NLM_F_DUMP != 0;
-    let acknowledge = if dump { 0 } else { NLM_F_ACK };
-    socket.send_to(&message(inner, flags | acknowledge, 1), &SocketAddr::new(0, 0), 0)?;
-    receive(&socket)
-}
-
-fn open(size: usize) -> io::Result<Socket> {
-    let socket = Socket::new(NETLINK_NETFILTER)?;
-    let size = libc::c_int::try_from(size.max(1 << 17) * 2).map_err(io::Error::other)?;
-    let length = libc::socklen_t::try_from(size_of_val(&size)).map_err(io::Error::other)?;
-    // SAFETY: the option takes an int, which lives across the call.
-    let result = unsafe {
-        let value = (&raw const size).cast();
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value, length)
-    };
-    if result == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
-}
-
-/// The answers up to the acknowledgement.
-fn receive(socket: &Socket) -> io::Result<Vec<NfTablesMessage>> {
-    let mut answers = Vec::new();
-    loop {
-        let (bytes, _) = socket.recv_from_full()?;
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let answer = NetlinkMessage::<NetfilterMessage>::deserialize(rest)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-            let length = usize::try_from(answer.header.length).map_err(io::Error::other)?;
-            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-            match answer.payload {
-                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
-                NetlinkPayload::InnerMessage(NetfilterMessage {
-                    inner: NetfilterMessageInner::NfTables(message),
-                    ..
-                }) => answers.push(message),
-                _ => {}
-            }
-        }
-    }
+    let answers = netfilter::request(inner, flags)?.into_iter();
+    Ok(answers
+        .filter_map(|answer| match answer {
+            NetfilterMessageInner::NfTables(message) => Some(message),
+            _ => None,
+        })
+        .collect())
 }

@@ -16,7 +16,7 @@ use tombolo_core::plan::{
 
 use super::probe::Prober;
 use crate::driver::{
-    Result,
+    Result, conntrack,
     namespace::{Network, Watch},
     netns::Netns,
     tunnel::{PrivateKey, Tunnels, UserSpace},
@@ -52,6 +52,9 @@ impl<T: Tunnels> Machine<T> {
         changed += self.inside.apply(&plan.gateway).await?.changed;
         changed += self.host.apply(&plan.host).await?.changed;
         changed += self.tunnels.apply(&plan.tunnels).await?;
+        if changed > 0 {
+            conntrack::forget(self.inside.netns(), |it| gateway::is_stale(inputs, it))?;
+        }
         let targets = inputs
             .peers
             .iter()

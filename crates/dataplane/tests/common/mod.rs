@@ -43,6 +43,8 @@ pub struct Node {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     pub gateway: Option<Gateway>,
+    /// Where the nodes take the gateway to be.
+    pub gateway_node: Option<Ipv4Addr>,
     pub path: PathBuf,
     pub key: PrivateKey,
     pub peers: BTreeMap<tombolo_api::ClusterId, gateway::Peer>,
@@ -84,6 +86,7 @@ impl World {
             }
         }
         Cluster {
+            gateway_node: Some(nodes[0].address),
             nodes,
             gateway: None,
             path: Path::new("/run/netns").join(format!("{}-{letter}-gw", self.prefix)),
@@ -190,7 +193,7 @@ impl Cluster {
                 node: node.address,
                 mtu: MTU,
                 nodes: nodes.clone(),
-                gateway: Some(self.nodes[0].address),
+                gateway: self.gateway_node,
                 peers: self.peers.iter().map(|(id, peer)| (id.clone(), peer.networks)).collect(),
             };
             changed += node.agent.apply(&inputs).await.unwrap().changed;

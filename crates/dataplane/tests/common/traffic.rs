@@ -95,3 +95,21 @@ pub fn ping(from: &Netns, to: Ipv4Addr, size: usize) -> Result<(), String> {
     }
     Err(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
+
+/// A TCP connection that stays open.
+pub struct Open(TcpStream);
+
+impl Open {
+    pub fn connect(from: &Netns, to: Ipv4Addr, port: u16) -> Self {
+        let stream = from.run(|| TcpStream::connect((to, port))).unwrap().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut seen = [0; 15];
+        (&stream).read_exact(&mut seen).unwrap();
+        Self(stream)
+    }
+
+    pub fn say_something(&mut self) -> io::Result<()> {
+        self.0.write_all(b"hello")?;
+        self.0.read_exact(&mut [0; 5])
+    }
+}

@@ -94,7 +94,9 @@ pub async fn unoffload(
         };
         let clusters = object.status.iter().flat_map(|status| &status.clusters);
         let left: Vec<String> = clusters.map(|cluster| cluster.cluster_id.to_string()).collect();
-        bars.say(namespace, format!("waiting until it is gone from {}", left.join(", ")));
+        if !left.is_empty() {
+            bars.say(namespace, format!("waiting until it is gone from {}", left.join(", ")));
+        }
         None
     });
     if gone.await?.is_some() {

@@ -46,6 +46,9 @@ async fn from_an_auth_url_to_an_application_and_back() {
     let milan = ClusterSpec::new("milan").pod_cidr(network("10.60.0.0/16"));
     let bed = common::bed("by-hand", [rome, milan]).start().await.unwrap();
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
+    for cluster in bed.clusters() {
+        common::load::pods_on_all_nodes(cluster).await;
+    }
     let (rome_before, milan_before) = (Look::at(rome).await, Look::at(milan).await);
 
     common::install(&bed, &[]).await;

@@ -10,6 +10,7 @@ use tombolo_testbed::ClusterSpec;
 async fn a_cluster_is_afterwards_as_it_was_before() {
     let bed = common::bed("install", [ClusterSpec::new("rome")]).start().await.unwrap();
     let rome = bed.cluster("rome");
+    common::load::pods_on_all_nodes(rome).await;
     let before = Look::at(rome).await;
 
     let said = tombolo(rome, &["install", "--empty-token"]).await;

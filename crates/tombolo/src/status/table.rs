@@ -26,7 +26,6 @@ pub fn text(report: &Report) -> String {
     );
     if report.peers.is_empty() {
         text += "\nNo other cluster is known yet.\n";
-        return text;
     }
     text += &section(&peers(report));
     text += &section(&borrowed(report));

@@ -60,6 +60,12 @@ pub async fn clients(cluster: &Cluster) -> Vec<Client> {
     pods.iter().filter_map(of).collect()
 }
 
+/// Every node has run a pod once, and with it has the bridge of its pods and the rules of Kubernetes.
+pub async fn pods_on_all_nodes(cluster: &Cluster) {
+    clients(cluster).await;
+    cluster.kubectl(&["delete", "namespace", "clients"]).await.expect("the clients go");
+}
+
 impl Client {
     pub async fn run(&self, script: &str) -> tombolo_testbed::Result<String> {
         self.cluster.exec("clients", &self.pod, &["sh", "-c", script]).await

@@ -74,3 +74,20 @@ async fn what_is_printed_is_what_was_applied() {
     std::fs::remove_file(&file).unwrap();
     assert_eq!(said.expect("kubectl finds no difference"), "");
 }
+
+#[tokio::test]
+async fn the_virtual_kubelet_is_kept_to_virtual_nodes() {
+    let story = story().await;
+    let rome = story.rome();
+    let virtual_kubelet = "--as=system:serviceaccount:liqo:liqo-kubelet";
+    let label = ["label", "node", "rome-1", "a=b", virtual_kubelet];
+    let said = rome.kubectl(&label).await.unwrap_err().to_string();
+    assert!(said.contains("may only touch virtual nodes"), "{said}");
+    let pods = story.pods().await;
+    let local = pods.iter().find(|pod| pod["spec"]["nodeName"] != "liqo-milan").map(name).unwrap();
+    let delete = ["delete", "pod", "-n", "shop", local, virtual_kubelet];
+    let said = rome.kubectl(&delete).await.unwrap_err().to_string();
+    assert!(said.contains("may only touch pods on virtual nodes"), "{said}");
+    let said = rome.kubectl(&["get", "secrets", "-A", virtual_kubelet]).await;
+    assert!(said.is_err(), "it reads Secrets only in offloaded namespaces");
+}

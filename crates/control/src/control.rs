@@ -15,7 +15,7 @@ use crate::{
     foreign_cluster, identity,
     ipam::Ipam,
     namespace_map, namespace_offloading, network_config, offer, peering, replicator,
-    shadow_endpoint_slice, twin_namespace, webhook,
+    shadow_endpoint_slice, shadow_pod, twin_namespace, webhook,
 };
 
 const HEALTH_PORT: u16 = 8080;
@@ -83,5 +83,6 @@ fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam) {
     tasks.spawn(peering::run(context.clone()));
     tasks.spawn(replicator::run(context.clone()));
     tasks.spawn(shadow_endpoint_slice::run(context.clone()));
+    tasks.spawn(shadow_pod::run(context.clone()));
     tasks.spawn(twin_namespace::run(context.clone()));
 }

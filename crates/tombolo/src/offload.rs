@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use tombolo_api::names;
 use tombolo_api::offloading::{
     NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingSpec, PodOffloadingStrategy,
 };
+use tombolo_api::{ClusterId, names};
 
 use crate::bars::Bars;
 use crate::connection::{Connection, Target};
@@ -83,15 +83,13 @@ pub async fn offload(arguments: &Offload, connection: &Connection, bars: &Bars) 
              joins one."
         ));
     }
-    wait(api, namespace, Duration::from_secs(arguments.timeout), bars).await
+    wait(client, namespace, Duration::from_secs(arguments.timeout), bars).await
 }
 
-async fn wait(
-    api: Api<NamespaceOffloading>,
-    namespace: &str,
-    patience: Duration,
-    bars: &Bars,
-) -> Result<String> {
+async fn wait(client: &Client, namespace: &str, patience: Duration, bars: &Bars) -> Result<String> {
+    let clusters = peers::list(client).await?;
+    let called = |id: &ClusterId| peers::called(&clusters, id);
+    let api: Api<NamespaceOffloading> = Api::namespaced(client.clone(), namespace);
     let mut watches = Watches::default();
     let store = watches.keep(api, kube::runtime::watcher::Config::default());
     let ready = watches.until(patience, || {
@@ -102,16 +100,18 @@ async fn wait(
             .iter()
             .map(|cluster| {
                 let there = cluster.remote_namespace_name.as_deref().unwrap_or("?");
-                format!("{there} in {} ({:?})", cluster.cluster_id, cluster.phase)
+                format!("{there} in {} is {:?}", called(&cluster.cluster_id), cluster.phase)
             })
             .collect();
-        bars.say(namespace, format!("namespaces: {}", twins.join(", ")));
+        if !twins.is_empty() {
+            bars.say(namespace, twins.join(", "));
+        }
         is_true(&status.conditions, "Ready").then_some(status.clusters)
     });
     if let Some(clusters) = ready.await? {
         let twins = clusters.iter().map(|cluster| {
             let there = cluster.remote_namespace_name.as_deref().unwrap_or(namespace);
-            format!("{there} in cluster {}", cluster.cluster_id)
+            format!("{there} in {}", called(&cluster.cluster_id))
         });
         let twins: Vec<String> = twins.collect();
         return Ok(format!("Namespace {namespace} is also {}.", twins.join(", ")));
@@ -121,7 +121,7 @@ async fn wait(
     let mut why: Vec<String> = status
         .clusters
         .iter()
-        .filter_map(|c| Some(format!("{}: {}", c.cluster_id, c.message.as_ref()?)))
+        .filter_map(|c| Some(format!("{}: {}", called(&c.cluster_id), c.message.as_ref()?)))
         .collect();
     if let Some(ready) = condition(&status.conditions, "Ready") {
         why.push(format!(

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+use tombolo_api::ClusterId;
 use tombolo_api::discovery::ForeignCluster;
 
 use crate::install::MANAGER;
@@ -70,4 +71,12 @@ pub fn shown(cluster: &ForeignCluster) -> String {
         Some(identity) => identity.cluster_name.to_string(),
         None => cluster.name_any(),
     }
+}
+
+/// What the cluster with this id is called; the id, if nobody knows.
+pub fn called(clusters: &[ForeignCluster], id: &ClusterId) -> String {
+    let is = |cluster: &&ForeignCluster| {
+        cluster.spec.cluster_identity.as_ref().is_some_and(|identity| identity.cluster_id == *id)
+    };
+    clusters.iter().find(is).map_or_else(|| id.to_string(), shown)
 }

@@ -15,6 +15,7 @@ use crate::bars::Bars;
 use crate::connection::Target;
 use crate::install::{self, MANAGER, is_missing};
 use crate::offload::require_namespace;
+use crate::peers;
 use crate::watching::Watches;
 
 #[derive(Debug, clap::Args)]
@@ -85,6 +86,7 @@ pub async fn unoffload(
             other.with_context(|| format!("delete NamespaceOffloading {namespace}/offloading"))?;
         }
     }
+    let known = peers::list(client).await?;
     let mut watches = Watches::default();
     let store = watches.keep(api, watcher::Config::default());
     let gone = watches.until(patience, || {
@@ -93,7 +95,7 @@ pub async fn unoffload(
             return Some(());
         };
         let clusters = object.status.iter().flat_map(|status| &status.clusters);
-        let left: Vec<String> = clusters.map(|cluster| cluster.cluster_id.to_string()).collect();
+        let left: Vec<String> = clusters.map(|c| peers::called(&known, &c.cluster_id)).collect();
         if !left.is_empty() {
             bars.say(namespace, format!("waiting until it is gone from {}", left.join(", ")));
         }

@@ -27,7 +27,8 @@ use crate::schema::{LABEL, rule};
 pub struct NamespaceMapSpec {
     /// Namespaces of the remote cluster, by the namespace of the home cluster.
     #[schemars(schema_with = "desired")]
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    // Written even if empty: applied without its only field, spec would become null.
+    #[serde(default)]
     pub desired_mapping: BTreeMap<String, String>,
 }
 
@@ -37,7 +38,8 @@ pub struct NamespaceMapSpec {
 pub struct NamespaceMapStatus {
     /// What has become of each namespace, by the namespace of the home cluster.
     #[schemars(schema_with = "current")]
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    // Written even if empty, as above.
+    #[serde(default)]
     pub current_mapping: BTreeMap<String, RemoteNamespace>,
 }
 

@@ -32,7 +32,10 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peer {
+    /// Name of the ForeignCluster.
     pub name: String,
+    /// What the cluster is called.
+    pub cluster_name: String,
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<String>,
     pub found_by: Option<String>,
@@ -143,6 +146,7 @@ fn peer(cluster: &ForeignCluster, objects: &Objects) -> Peer {
     }
     Peer {
         name: cluster.name_any(),
+        cluster_name: peers::shown(cluster),
         found_by: cluster.labels().get(names::DISCOVERY_TYPE_LABEL).cloned(),
         auth_url: cluster.spec.auth_url.clone(),
         join: cluster.spec.join,
@@ -187,12 +191,6 @@ fn resources(offer: &ResourceOffer) -> BTreeMap<String, String> {
 
 fn namespace(object: &NamespaceOffloading, clusters: &[ForeignCluster]) -> Namespace {
     let status = object.status.clone().unwrap_or_default();
-    let called = |id: &tombolo_api::ClusterId| {
-        let found = clusters.iter().find(|cluster| {
-            cluster.spec.cluster_identity.as_ref().is_some_and(|c| c.cluster_id == *id)
-        });
-        found.map_or_else(|| id.to_string(), peers::shown)
-    };
     Namespace {
         name: object.namespace().unwrap_or_default(),
         pods: format!("{:?}", object.spec.pod_offloading_strategy),
@@ -200,7 +198,12 @@ fn namespace(object: &NamespaceOffloading, clusters: &[ForeignCluster]) -> Names
         clusters: status
             .clusters
             .iter()
-            .map(|c| (called(&c.cluster_id), c.remote_namespace_name.clone().unwrap_or_default()))
+            .map(|c| {
+                (
+                    peers::called(clusters, &c.cluster_id),
+                    c.remote_namespace_name.clone().unwrap_or_default(),
+                )
+            })
             .collect(),
     }
 }

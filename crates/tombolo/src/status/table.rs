@@ -53,7 +53,7 @@ fn peers(report: &Report) -> Table {
     let mut table = table(&header);
     for peer in &report.peers {
         table.add_row([
-            peer.name.as_str(),
+            peer.cluster_name.as_str(),
             peer.found_by.as_deref().unwrap_or("-"),
             &peer.authentication,
             yes(&peer.outgoing),
@@ -74,7 +74,7 @@ fn borrowed(report: &Report) -> Table {
         };
         let amount = |name: &str| borrowed.resources.get(name).map_or("-", String::as_str);
         table.add_row([
-            peer.name.as_str(),
+            peer.cluster_name.as_str(),
             borrowed.node.as_deref().unwrap_or("-"),
             if borrowed.ready { "Ready" } else { "NotReady" },
             amount("cpu"),
@@ -94,7 +94,13 @@ fn lent(report: &Report) -> Table {
         };
         let amount = |name: &str| lent.resources.get(name).map_or("-", String::as_str);
         let in_use = pods(lent.pods);
-        table.add_row([&peer.name, amount("cpu"), amount("memory"), amount("pods"), &in_use]);
+        table.add_row([
+            &peer.cluster_name,
+            amount("cpu"),
+            amount("memory"),
+            amount("pods"),
+            &in_use,
+        ]);
     }
     table
 }
@@ -121,7 +127,8 @@ fn complaints(peer: &Peer) -> String {
     let bad = states.into_iter().filter(|(_, state, wanted)| {
         *wanted && state.status == "False" && !state.message.is_empty()
     });
-    bad.map(|(what, state, _)| format!("\n{}: {what}: {}\n", peer.name, state.message)).collect()
+    bad.map(|(what, state, _)| format!("\n{}: {what}: {}\n", peer.cluster_name, state.message))
+        .collect()
 }
 
 fn yes(state: &State) -> &'static str {

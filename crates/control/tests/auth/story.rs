@@ -114,6 +114,12 @@ pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {
     };
     let another = |uid: &Option<Option<String>>| uid.as_ref().is_some_and(|uid| *uid != first);
     eventually("another account", again, another).await;
+    let works = async || {
+        let there = rome.identity_at(milan).await;
+        let requests = Api::<ResourceRequest>::namespaced(there.client, &there.namespace);
+        requests.list(&Default::default()).await.is_ok()
+    };
+    eventually("the new identity works", works, |works| *works).await;
 }
 
 pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {

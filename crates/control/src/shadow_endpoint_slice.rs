@@ -20,7 +20,7 @@ use tombolo_api::{ClusterId, discovery::ForeignCluster, virtualkubelet::ShadowEn
 use tombolo_core::shadow_endpoint_slice::{belongs_to, forge, is_as_wanted, is_reachable, origin};
 use tombolo_runtime::{
     events::Events,
-    observe::watch,
+    observe::{Watch, watch},
     queue::{self, Keys},
     writer,
 };
@@ -32,20 +32,20 @@ pub async fn run(ctx: Arc<Context>) {
     let client = &ctx.client;
     let (keys, queue) = mpsc::unbounded_channel();
     let asked = keys.clone();
-    let (shadows, _shadows) = watch(
+    let (shadows, shadows_watch) = watch(
         Api::<ShadowEndpointSlice>::all(client.clone()),
         watcher::Config::default(),
         move |event, index| touched(event, index, &asked),
     );
     let managed = format!("{ENDPOINT_SLICE_MANAGED_BY_LABEL}={ENDPOINT_SLICE_REFLECTION}");
     let asked = keys.clone();
-    let (slices, _slices) = watch(
+    let (slices, slices_watch) = watch(
         Api::<EndpointSlice>::all(client.clone()),
         watcher::Config::default().labels(&managed),
         move |event, index| touched(event, index, &asked),
     );
     let (of_cluster, mut before) = (shadows.clone(), BTreeMap::new());
-    let (clusters, _clusters) = watch(
+    let (clusters, clusters_watch) = watch(
         Api::<ForeignCluster>::all(client.clone()),
         watcher::Config::default(),
         move |_, index| {
@@ -58,8 +58,15 @@ pub async fn run(ctx: Arc<Context>) {
             }
         },
     );
-    let seen =
-        Seen { client: client.clone(), events: ctx.events.clone(), shadows, slices, clusters };
+    let watches = [shadows_watch, slices_watch, clusters_watch];
+    let seen = Seen {
+        client: client.clone(),
+        events: ctx.events.clone(),
+        shadows,
+        slices,
+        clusters,
+        watches,
+    };
     ctx.shutdown.or(queue::run("shadow_endpoint_slice", queue, |key| seen.reconcile(key))).await;
 }
 
@@ -88,14 +95,14 @@ struct Seen {
     shadows: Store<ShadowEndpointSlice>,
     slices: Store<EndpointSlice>,
     clusters: Store<ForeignCluster>,
+    watches: [Watch; 3],
 }
 
 impl Seen {
     async fn reconcile(&self, (namespace, name): Key) -> Result<(), Error> {
-        // They end with us.
-        let _ = self.shadows.wait_until_ready().await;
-        let _ = self.slices.wait_until_ready().await;
-        let _ = self.clusters.wait_until_ready().await;
+        for watch in &self.watches {
+            watch.filled().await;
+        }
         let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
         let shadow = self.shadows.get(&ObjectRef::new(&name).within(&namespace));
         let shadow = shadow.filter(|shadow| shadow.meta().deletion_timestamp.is_none());

@@ -3,7 +3,7 @@
 
 use std::{error::Error, fmt::Debug, hash::Hash, sync::Arc, time::Duration};
 
-use futures::{StreamExt, future::BoxFuture};
+use futures::StreamExt;
 use kube::{
     Api, Resource,
     runtime::{
@@ -14,29 +14,35 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::{sync::Notify, task::AbortHandle};
+use tokio::{
+    sync::{Notify, watch},
+    task::AbortHandle,
+};
 use tracing::{debug, warn};
 
 use crate::{controller::Chain, shutdown::Shutdown};
 
 /// Watches, their indexes and their bell. The watches end with it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Observer {
     bell: Arc<Notify>,
     watches: Vec<Watch>,
-    filled: Vec<BoxFuture<'static, ()>>,
-}
-
-impl Debug for Observer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Observer").field("watches", &self.watches).finish_non_exhaustive()
-    }
 }
 
 /// A watch that ends when this is dropped.
 #[derive(Debug)]
 pub struct Watch {
     task: AbortHandle,
+    filled: watch::Receiver<bool>,
+}
+
+impl Watch {
+    /// Waits until the index has been filled once. Unlike the index's own `wait_until_ready`, which
+    /// wakes the last who asked, it wakes all.
+    pub async fn filled(&self) {
+        // It fails when the watch has ended, which it does with us.
+        let _ = self.filled.clone().wait_for(|filled| *filled).await;
+    }
 }
 
 impl Drop for Watch {
@@ -64,11 +70,6 @@ impl Observer {
             }
         });
         self.watches.push(watch);
-        let index = store.clone();
-        self.filled.push(Box::pin(async move {
-            // It fails when the watch has ended, which it does with us.
-            let _ = index.wait_until_ready().await;
-        }));
         store
     }
 
@@ -80,7 +81,7 @@ impl Observer {
     /// Calls `reconcile` once all indexes are filled, and then whenever something has changed,
     /// until the end is asked for. If it fails it is called again, later and later.
     pub async fn run<Reconciled, E: Error>(
-        mut self,
+        self,
         name: &'static str,
         shutdown: &Shutdown,
         mut reconcile: impl FnMut() -> Reconciled,
@@ -88,7 +89,7 @@ impl Observer {
         Reconciled: Future<Output = Result<(), E>>,
     {
         let work = async {
-            futures::future::join_all(std::mem::take(&mut self.filled)).await;
+            futures::future::join_all(self.watches.iter().map(Watch::filled)).await;
             let mut delay = FIRST_RETRY;
             loop {
                 match reconcile().await {
@@ -144,12 +145,16 @@ where
     let (store, mut writer) = reflector::store();
     let events = watcher::watcher(api, config).backoff(Retries::default());
     let index = store.clone();
+    let (fill, filled) = watch::channel(false);
     let task = tokio::spawn(async move {
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
                     writer.apply_watcher_event(&event);
+                    if matches!(event, Event::InitDone) {
+                        fill.send_replace(true);
+                    }
                     seen(&event, &index);
                 }
                 Err(error) => debug!(
@@ -159,5 +164,5 @@ where
             }
         }
     });
-    (store, Watch { task: task.abort_handle() })
+    (store, Watch { task: task.abort_handle(), filled })
 }

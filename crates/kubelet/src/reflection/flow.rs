@@ -92,7 +92,7 @@ impl<K: Kind> Flow<K> {
         let mut touched = self.home.touched.subscribe();
         let ours = format!("{ORIGIN_LABEL}={}", self.route.origin);
         let (tell, index) = (keys.clone(), self.home.index.clone());
-        let (remote, _watch) = observe::watch(
+        let (remote, watch) = observe::watch(
             self.remote.clone(),
             watcher::Config::default().labels(&ours),
             move |event, remote| match Touched::by(event) {
@@ -124,14 +124,15 @@ impl<K: Kind> Flow<K> {
             }
             std::future::pending::<()>().await;
         };
-        let work = queue::run("reflection", queue, |name| self.look_at(name, &remote));
+        let work = queue::run("reflection", queue, |name| async {
+            self.home.watch.filled().await;
+            watch.filled().await;
+            self.look_at(name, &remote).await
+        });
         tokio::join!(follow_home, follow_networks, work);
     }
 
     async fn look_at(&self, name: String, remote: &Store<K::Remote>) -> Result<(), Error> {
-        // They end with us.
-        let _ = self.home.index.wait_until_ready().await;
-        let _ = remote.wait_until_ready().await;
         let home = self.home.index.get(&ObjectRef::new(&name).within(&self.home_namespace));
         let home = home.filter(|home| home.meta().deletion_timestamp.is_none());
         let have = remote.get(&ObjectRef::new(&name).within(&self.route.namespace));

@@ -70,7 +70,8 @@ pub struct HomeWatch<K: Watched> {
     pub index: Store<K>,
     /// What has changed.
     pub touched: broadcast::Sender<Touched>,
-    _watch: Watch,
+    /// Ends with this.
+    pub watch: Watch,
 }
 
 /// The watches that somebody uses.
@@ -113,7 +114,7 @@ impl Homes {
                     let _ = tell.send(touched);
                 }
             });
-        let watch = Arc::new(HomeWatch { index, touched, _watch: watch });
+        let watch = Arc::new(HomeWatch { index, touched, watch });
         let shared: Arc<dyn Any + Send + Sync> = watch.clone();
         watches.insert(key, Arc::downgrade(&shared));
         watch

@@ -365,7 +365,8 @@ async fn delete_shadow(
     writer::absent_is_fine(api.delete(name, &params).await.map(drop))
 }
 
-/// What a real kubelet would send: lists with keys are merged by them, unless told to be replaced.
+/// What a real kubelet would send: lists with keys are merged by them, unless told to be replaced,
+/// and so are their items, so what is not there any more has to be said.
 fn status_patch(pod: &RawPod, status: &Value) -> Value {
     let mut fields = serde_json::Map::new();
     for field in pod_status::OURS {
@@ -381,8 +382,14 @@ fn status_patch(pod: &RawPod, status: &Value) -> Value {
         };
         fields.insert(field.into(), value);
     }
-    if let Some(conditions) = status.get("conditions") {
-        fields.insert("conditions".into(), conditions.clone());
+    if let Some(Value::Array(conditions)) = status.get("conditions") {
+        let mut conditions = conditions.clone();
+        for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+            for field in ["reason", "message"] {
+                condition.entry(field).or_insert(Value::Null);
+            }
+        }
+        fields.insert("conditions".into(), conditions.into());
     }
     json!({ "metadata": { "uid": pod.metadata.uid }, "status": fields })
 }

@@ -167,6 +167,15 @@ fn status(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Home {
         if home.is_finished() && !remote.is_finished() {
             return Home::Nothing;
         }
+        // A pod that is deleted over there ends as Failed, but it is made anew: at home it goes on.
+        if remote.is_deleting() && !home.is_deleting() {
+            let lost = || pod_status::lost(home, MISSING.0, MISSING.1, from.now);
+            return if known && !home.is_finished() {
+                if_different(home, lost())
+            } else {
+                Home::Nothing
+            };
+        }
         return if_different(home, pod_status::absorb(home, remote, from));
     }
     let failure = seen.shadow.and_then(|s| annotation(&s.metadata, POD_FAILURE_ANNOTATION));
@@ -309,6 +318,21 @@ mod tests {
         home.status = status;
         let decision = after(seen(Some(&home), Some(&shadow), Some(&remote)), None);
         assert_eq!(decision, Decision::default());
+    }
+
+    #[test]
+    fn a_pod_that_is_deleted_over_there_has_not_failed() {
+        let home = pod(json!({ "status": running() }));
+        let shadow = shadow_of(&home);
+        let mut remote = remote_of(&shadow, json!({ "phase": "Failed" }));
+        remote.metadata.deletion_timestamp = pod(deleting(1)).metadata.deletion_timestamp;
+        let Home::Status(status) =
+            after(seen(Some(&home), Some(&shadow), Some(&remote)), None).home
+        else {
+            panic!("it is still ready")
+        };
+        assert_eq!(status["phase"], "Running");
+        assert_eq!(status["conditions"][0]["reason"], MISSING.0);
     }
 
     #[test]

@@ -10,14 +10,16 @@ use kube::{
 };
 use serde_json::json;
 use tombolo_api::{
-    names::{MANAGED_BY_LABEL, POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION, SHADOW_POD},
+    names::{
+        FINALIZER, MANAGED_BY_LABEL, POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION, SHADOW_POD,
+    },
     virtualkubelet::ShadowPod,
 };
 use tombolo_core::{
     reflect::pod::RawPod,
     shadow_pod::{self, Next},
 };
-use tombolo_runtime::{controller, events::Events, shutdown::Shutdown, writer};
+use tombolo_runtime::{controller, events::Events, finalizer, shutdown::Shutdown, writer};
 
 use crate::context::{Context, MANAGER};
 
@@ -49,6 +51,8 @@ enum KeepError {
     Apply(String, #[source] kube::Error),
     #[error("delete pod {0}")]
     Delete(String, #[source] kube::Error),
+    #[error("let ShadowPod {0} go")]
+    Release(String, #[source] kube::Error),
     #[error("note on ShadowPod {0} what has become of its pod")]
     Note(String, #[source] kube::Error),
 }
@@ -75,6 +79,12 @@ async fn reconcile(shadow: Arc<ShadowPod>, keeper: Arc<Keeper>) -> Result<Action
             };
             writer::absent_is_fine(pods.delete(&name, &params).await.map(drop))
                 .map_err(|error| KeepError::Delete(full, error))?;
+        }
+        Next::Release => {
+            let shadows: Api<ShadowPod> = Api::namespaced(keeper.client.clone(), &namespace);
+            finalizer::remove(&shadows, &shadow, FINALIZER)
+                .await
+                .map_err(|error| KeepError::Release(full, error))?;
         }
         Next::NoteFinished(phase) => {
             keeper.note(&shadow, &json!({ POD_FINISHED_ANNOTATION: phase })).await?;

@@ -56,6 +56,8 @@ pub struct Facts<'a> {
     pub port: u16,
     /// Why it is not ready, if it is not.
     pub not_ready: Option<&'a NotReady>,
+    /// Whether it is to take no more pods.
+    pub draining: bool,
 }
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -141,7 +143,11 @@ pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
     let labels = labels(facts);
     if let Some(has) = has {
         let present = has.metadata.labels.clone().unwrap_or_default();
-        if tainted && labels.iter().all(|(name, value)| present.get(name) == Some(value)) {
+        let cordoned = has.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+        if tainted
+            && (cordoned || !facts.draining)
+            && labels.iter().all(|(name, value)| present.get(name) == Some(value))
+        {
             return None;
         }
     }
@@ -151,6 +157,7 @@ pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
     node.spec = Some(NodeSpec {
         taints: Some(taints),
         provider_id: Some(format!("liqo://{}", facts.cluster)),
+        unschedulable: facts.draining.then_some(true),
         ..NodeSpec::default()
     });
     Some(node)
@@ -392,6 +399,7 @@ mod tests {
             address: "10.244.1.7".parse().unwrap(),
             port: 10250,
             not_ready: None,
+            draining: false,
         };
         let mut node = wanted(&facts, None).unwrap();
         node.status = wanted_status(&facts, None, now());
@@ -402,6 +410,11 @@ mod tests {
         assert_eq!(wanted_status(&facts, node.status.as_ref(), later), None);
         assert!(!is_taken(&node, &id));
         assert!(is_taken(&node, &"other".parse().unwrap()));
+
+        let going = Facts { draining: true, ..facts.clone() };
+        let cordoned = wanted(&going, Some(&node)).unwrap();
+        assert_eq!(cordoned.spec.as_ref().unwrap().unschedulable, Some(true));
+        assert_eq!(wanted(&going, Some(&cordoned)), None);
 
         let down = NotReady { reason: "TunnelDown", message: "x".into() };
         let facts = Facts { not_ready: Some(&down), ..facts };
@@ -433,6 +446,7 @@ mod tests {
             address: "10.244.1.7".parse().unwrap(),
             port: 1,
             not_ready: None,
+            draining: false,
         };
         let taint =
             |key: &str| Taint { key: key.into(), effect: "NoSchedule".into(), ..Taint::default() };

@@ -7,8 +7,8 @@ use kube::Resource;
 use sha2::{Digest, Sha256};
 use tombolo_api::{
     names::{
-        GRACE_PERIOD_ANNOTATION, MANAGED_BY_LABEL, POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION,
-        SHADOW_DIGEST_ANNOTATION, SHADOW_POD,
+        FINALIZER, GRACE_PERIOD_ANNOTATION, MANAGED_BY_LABEL, POD_FAILURE_ANNOTATION,
+        POD_FINISHED_ANNOTATION, SHADOW_DIGEST_ANNOTATION, SHADOW_POD,
     },
     virtualkubelet::ShadowPod,
 };
@@ -29,6 +29,8 @@ pub enum Next {
         /// Seconds to end, unless its own.
         grace: Option<i64>,
     },
+    /// Let the ShadowPod go: nothing is left of its pod.
+    Release,
     /// Note on the ShadowPod that its pod has ended for good, in this phase.
     NoteFinished(String),
     /// A pod of the same name is not ours.
@@ -39,7 +41,7 @@ pub enum Next {
 pub fn next(shadow: &ShadowPod, pod: Option<&RawPod>) -> Next {
     let own = pod.filter(|pod| is_owned(pod, shadow));
     if shadow.metadata.deletion_timestamp.is_some() {
-        return own.map_or(Next::Nothing, |pod| delete(shadow, pod));
+        return own.map_or_else(|| release(shadow), |pod| delete(shadow, pod));
     }
     let finished = annotation(&shadow.metadata, POD_FINISHED_ANNOTATION).is_some();
     match (pod, own) {
@@ -97,6 +99,11 @@ pub fn forge(shadow: &ShadowPod) -> RawPod {
     pod
 }
 
+fn release(shadow: &ShadowPod) -> Next {
+    let mut finalizers = shadow.metadata.finalizers.iter().flatten();
+    if finalizers.any(|name| name == FINALIZER) { Next::Release } else { Next::Nothing }
+}
+
 fn delete(shadow: &ShadowPod, pod: &RawPod) -> Next {
     let grace = annotation(&shadow.metadata, GRACE_PERIOD_ANNOTATION).and_then(|s| s.parse().ok());
     let shorter = |seconds| pod.metadata.deletion_grace_period_seconds.is_none_or(|s| seconds < s);
@@ -151,6 +158,15 @@ mod tests {
 
     fn ending(annotations: &Value) -> ShadowPod {
         shadow(&json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": annotations }))
+    }
+
+    #[test]
+    fn a_shadow_goes_after_its_pod() {
+        let held =
+            json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER] });
+        assert_eq!(next(&shadow(&held), None), Next::Release);
+        assert!(matches!(next(&shadow(&held), Some(&made(&live()))), Next::Delete { .. }));
+        assert_eq!(next(&ending(&json!({})), None), Next::Nothing);
     }
 
     fn made(shadow: &ShadowPod) -> RawPod {

@@ -9,7 +9,7 @@ use tokio::{
     sync::{Notify, watch},
     time::timeout,
 };
-use tombolo_core::node::{self, Facts};
+use tombolo_core::node::{self, Facts, Stage};
 use tombolo_runtime::{controller::Chain, shutdown::Shutdown, writer};
 use tracing::{info, warn};
 
@@ -102,6 +102,7 @@ async fn write(
         address: peer.settings.pod_ip,
         port,
         not_ready: inputs.not_ready.as_ref(),
+        draining: inputs.stage != Stage::Serving,
     };
     if let Some(node) = node::wanted(&facts, seen) {
         writer::apply(api, MANAGER, &node)

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
     runtime::watcher,
 };
 use serde_json::{Value, json};
@@ -356,9 +356,7 @@ async fn delete_shadow(
         let done = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         stale_is_fine(done.map(drop))?;
     }
-    // The ShadowPod is there until its pod is gone.
     let params = DeleteParams {
-        propagation_policy: Some(PropagationPolicy::Foreground),
         preconditions: Some(Preconditions { uid, resource_version: None }),
         ..DeleteParams::default()
     };

@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 use tombolo_api::{
     ClusterId,
     names::{
-        CLUSTER_ID_ENV, DESTINATION_LABEL, HOME_UID_ANNOTATION, ORIGIN_LABEL, VIRTUAL_NODE_TAINT,
+        CLUSTER_ID_ENV, DESTINATION_LABEL, FINALIZER, HOME_UID_ANNOTATION, ORIGIN_LABEL,
+        VIRTUAL_NODE_TAINT,
     },
     virtualkubelet::{ShadowPod, ShadowPodSpec},
 };
@@ -77,6 +78,8 @@ pub fn forge(pod: &RawPod, namespace: &str, route: Route<'_>) -> ShadowPod {
     shadow.metadata.namespace = Some(namespace.to_owned());
     shadow.metadata.labels = Some(labels);
     shadow.metadata.annotations = Some(annotations);
+    // It is there until its pod is gone, which ends in the time that is asked for.
+    shadow.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     shadow
 }
 

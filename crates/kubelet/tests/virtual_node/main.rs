@@ -214,17 +214,16 @@ async fn a_restart_loses_nothing(f: &mut Fixture) {
     let force = ["delete", "pod", "-n", "shop", "slow", "--grace-period=0", "--force"];
     f.rome.kubectl(&force).await.unwrap();
     f.start_kubelet();
-    let there = [
-        "get",
-        "shadowpods",
-        "-n",
-        "shop-rome",
-        "-l",
-        "app=slow",
-        "-o",
-        "jsonpath={.items[?(!@.metadata.deletionTimestamp)].metadata.name}",
-    ];
-    f.milan_says(&there, "").await;
+    let there = ["get", "shadowpods", "-n", "shop-rome", "-l", "app=slow"];
+    let going = async || {
+        let shadows = f.json(&f.milan, &there).await;
+        shadows["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|s| s["metadata"]["deletionTimestamp"].is_string())
+    };
+    eventually("the ShadowPod goes", going, |going| *going).await;
     f.milan
         .kubectl(&["delete", "pod", "-n", "shop-rome", "slow", "--grace-period=0", "--force"])
         .await

@@ -450,8 +450,8 @@ mod tests {
         };
         let taint =
             |key: &str| Taint { key: key.into(), effect: "NoSchedule".into(), ..Taint::default() };
-        let mut has = Node::default();
-        has.spec = Some(NodeSpec { taints: Some(vec![taint("a")]), ..NodeSpec::default() });
+        let spec = NodeSpec { taints: Some(vec![taint("a")]), ..NodeSpec::default() };
+        let has = Node { spec: Some(spec), ..Node::default() };
         let taints = wanted(&facts, Some(&has)).unwrap().spec.unwrap().taints.unwrap();
         let keys: Vec<&str> = taints.iter().map(|taint| taint.key.as_str()).collect();
         assert_eq!(keys, ["a", VIRTUAL_NODE_TAINT]);

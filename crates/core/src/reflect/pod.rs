@@ -254,7 +254,7 @@ pub(crate) fn map(of: Option<&BTreeMap<String, String>>) -> BTreeMap<&str, &str>
 mod tests {
     use super::*;
 
-    fn pod(spec: Value) -> RawPod {
+    fn pod(spec: &Value) -> RawPod {
         serde_json::from_value(json!({
             "metadata": {
                 "name": "web-0", "namespace": "shop", "uid": "6f1c",
@@ -266,14 +266,14 @@ mod tests {
         .unwrap()
     }
 
-    fn forged(spec: Value) -> ShadowPod {
+    fn forged(spec: &Value) -> ShadowPod {
         let (home, remote) = ("rome-id".parse().unwrap(), "milan-id".parse().unwrap());
         forge(&pod(spec), "shop-rome", Route { home: &home, remote: &remote })
     }
 
     #[test]
     fn what_only_means_something_at_home_stays_there() {
-        let shadow = forged(json!({
+        let shadow = forged(&json!({
             "nodeName": "liqo-milan",
             "nodeSelector": { "kubernetes.io/hostname": "liqo-milan", "kubernetes.io/os": "linux" },
             "schedulerName": "default-scheduler",
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn fields_of_a_later_kubernetes_go_along() {
-        let shadow = forged(json!({ "later": 1, "containers": [{ "name": "a", "later": [2] }] }));
+        let shadow = forged(&json!({ "later": 1, "containers": [{ "name": "a", "later": [2] }] }));
         assert_eq!(shadow.spec.pod["later"], 1);
         assert_eq!(shadow.spec.pod["containers"][0]["later"], json!([2]));
     }
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn lists_that_become_empty_are_left_out() {
         let api_access = json!({ "name": "kube-api-access-abcde" });
-        let shadow = forged(json!({
+        let shadow = forged(&json!({
             "volumes": [api_access],
             "affinity": { "nodeAffinity": {} },
             "tolerations": [{ "key": VIRTUAL_NODE_TAINT }],

@@ -43,15 +43,15 @@ impl Route {
             ["healthz"] => Some(Self::Health),
             ["pods"] => Some(Self::Pods),
             ["containerLogs", namespace, pod, container] => {
-                Call::new("log", namespace, pod, Some(container), log_query(query))
+                Call::route("log", namespace, pod, Some(container), log_query(query))
             }
             [kind @ ("exec" | "attach"), namespace, pod, container]
             | [kind @ ("exec" | "attach"), namespace, pod, _, container] => {
                 let kind = if kind == "exec" { "exec" } else { "attach" };
-                Call::new(kind, namespace, pod, Some(container), stream_query(query))
+                Call::route(kind, namespace, pod, Some(container), stream_query(query))
             }
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
-                Call::new("portforward", namespace, pod, None, port_query(query))
+                Call::route("portforward", namespace, pod, None, port_query(query))
             }
             _ => None,
         }
@@ -59,7 +59,7 @@ impl Route {
 }
 
 impl Call {
-    fn new(
+    fn route(
         subresource: &'static str,
         namespace: &str,
         pod: &str,

@@ -231,7 +231,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn pod(more: Value) -> RawPod {
+    fn pod(more: &Value) -> RawPod {
         let mut pod = json!({
             "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
             "spec": { "terminationGracePeriodSeconds": 30, "containers": [{ "name": "web" }] },
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_new_pod_gets_a_shadow_and_then_nothing_more() {
-        let home = pod(json!({}));
+        let home = pod(&json!({}));
         let shadow = shadow_of(&home);
         let decision = after(seen(Some(&home), None, None), None);
         assert!(matches!(decision.remote, Remote::Apply(_)));
@@ -298,16 +298,16 @@ mod tests {
 
     #[test]
     fn a_label_that_changes_or_goes_follows() {
-        let home = pod(json!({ "metadata": { "labels": { "app": "web" } } }));
+        let home = pod(&json!({ "metadata": { "labels": { "app": "web" } } }));
         let shadow =
-            shadow_of(&pod(json!({ "metadata": { "labels": { "app": "web", "b": "c" } } })));
+            shadow_of(&pod(&json!({ "metadata": { "labels": { "app": "web", "b": "c" } } })));
         let decision = after(seen(Some(&home), Some(&shadow), None), None);
         assert!(matches!(decision.remote, Remote::Apply(_)));
     }
 
     #[test]
     fn a_status_comes_back_once() {
-        let mut home = pod(json!({}));
+        let mut home = pod(&json!({}));
         let shadow = shadow_of(&home);
         let remote = remote_of(&shadow, running());
         let Home::Status(status) =
@@ -322,10 +322,10 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_deleted_over_there_has_not_failed() {
-        let home = pod(json!({ "status": running() }));
+        let home = pod(&json!({ "status": running() }));
         let shadow = shadow_of(&home);
         let mut remote = remote_of(&shadow, json!({ "phase": "Failed" }));
-        remote.metadata.deletion_timestamp = pod(deleting(1)).metadata.deletion_timestamp;
+        remote.metadata.deletion_timestamp = pod(&deleting(1)).metadata.deletion_timestamp;
         let Home::Status(status) =
             after(seen(Some(&home), Some(&shadow), Some(&remote)), None).home
         else {
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_went_takes_its_shadow_along() {
-        let shadow = shadow_of(&pod(json!({})));
+        let shadow = shadow_of(&pod(&json!({})));
         assert_eq!(after(seen(None, Some(&shadow), None), None).remote, gone(None));
         let mut other = shadow.clone();
         other.metadata.labels.as_mut().unwrap().insert(ORIGIN_LABEL.into(), "paris".into());
@@ -346,16 +346,16 @@ mod tests {
 
     #[test]
     fn a_shadow_of_an_earlier_pod_goes_first() {
-        let shadow = shadow_of(&pod(json!({})));
+        let shadow = shadow_of(&pod(&json!({})));
         let remote = remote_of(&shadow, running());
-        let home = pod(json!({ "metadata": { "uid": "u2" } }));
+        let home = pod(&json!({ "metadata": { "uid": "u2" } }));
         let decision = after(seen(Some(&home), Some(&shadow), Some(&remote)), None);
         assert_eq!(decision, Decision { remote: gone(None), home: Home::Nothing });
     }
 
     #[test]
     fn a_pod_ends_when_nothing_of_it_is_left_there() {
-        let home = pod(deleting(30));
+        let home = pod(&deleting(30));
         let shadow = shadow_of(&home);
         let remote = remote_of(&shadow, running());
         assert_eq!(after(seen(Some(&home), Some(&shadow), None), None).remote, gone(None));
@@ -366,10 +366,10 @@ mod tests {
 
     #[test]
     fn whoever_is_in_a_hurry_is_heard() {
-        let home = pod(deleting(2));
+        let home = pod(&deleting(2));
         let mut shadow = shadow_of(&home);
         assert_eq!(after(seen(Some(&home), Some(&shadow), None), None).remote, gone(Some(2)));
-        let since = pod(deleting(2)).metadata.deletion_timestamp;
+        let since = pod(&deleting(2)).metadata.deletion_timestamp;
         shadow.metadata.deletion_timestamp = since;
         assert_eq!(after(seen(Some(&home), Some(&shadow), None), None).remote, gone(Some(2)));
         let annotations = shadow.metadata.annotations.as_mut().unwrap();
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn pods_of_a_daemon_set_wait_for_ever() {
         let owner = json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true }]);
-        let home = pod(json!({ "metadata": { "ownerReferences": owner } }));
+        let home = pod(&json!({ "metadata": { "ownerReferences": owner } }));
         let decision = after(seen(Some(&home), None, None), None);
         assert_eq!(decision.remote, Remote::Nothing);
         assert_eq!(decision.home, Home::Status(pod_status::pending(DAEMON_SET.0, DAEMON_SET.1)));
@@ -388,8 +388,8 @@ mod tests {
 
     #[test]
     fn without_its_namespace_a_pod_waits_and_one_that_ran_goes() {
-        let fresh = pod(json!({}));
-        let ran = pod(json!({ "status": running() }));
+        let fresh = pod(&json!({}));
+        let ran = pod(&json!({ "status": running() }));
         let in_twin =
             |home, twin| after(Seen { home: Some(home), twin, shadow: None, remote: None }, None);
         let decision = in_twin(&fresh, Twin::Unwanted);
@@ -400,13 +400,13 @@ mod tests {
 
     #[test]
     fn a_finished_pod_is_not_run_again() {
-        let home = pod(json!({ "status": { "phase": "Succeeded" } }));
+        let home = pod(&json!({ "status": { "phase": "Succeeded" } }));
         assert_eq!(after(seen(Some(&home), None, None), None), Decision::default());
     }
 
     #[test]
     fn a_refused_pod_says_why() {
-        let home = pod(json!({}));
+        let home = pod(&json!({}));
         let mut shadow = shadow_of(&home);
         let annotations = shadow.metadata.annotations.as_mut().unwrap();
         annotations.insert(POD_FAILURE_ANNOTATION.into(), "exceeded quota".into());
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_nobody_tells_about_is_not_ready() {
-        let home = pod(json!({ "status": running() }));
+        let home = pod(&json!({ "status": running() }));
         let down = NotReady { reason: "APIServerUnreachable", message: "no answer".into() };
         let Home::Status(status) = after(seen(Some(&home), None, None), Some(&down)).home else {
             panic!("it is still ready")

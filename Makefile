@@ -47,12 +47,12 @@ test-unit: toolchain ## Unit and property tests: no root, no clusters
 .PHONY: test-control-plane
 test-control-plane: prepare ## Tests against a real API server and etcd
 	$(call say,Tests on real control planes)
-	$(ON_CLUSTERS) cargo test $(ALL) $(addprefix --test ,$(CONTROL_PLANE_TESTS))
+	$(ON_CLUSTERS) cargo test $(ALL) $(addprefix --test ,$(CONTROL_PLANE_TESTS)) --no-fail-fast
 
 .PHONY: test-clusters
 test-clusters: prepare $(STATIC) ## Tests on whole clusters
 	$(call say,Tests on real clusters)
-	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo test $(ALL) $(addprefix --test ,$(CLUSTER_TESTS))
+	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo test $(ALL) $(addprefix --test ,$(CLUSTER_TESTS)) --no-fail-fast
 
 .PHONY: prepare
 prepare: programs ## Build and fetch what clusters are made of (minutes the first time, then nothing)

@@ -16,7 +16,7 @@ use tombolo_api::{
     net::{NetworkConfig, Subnets, TunnelEndpoint},
 };
 use tombolo_core::network::{Act, Gateway, Local, Seen, answer_to};
-use tombolo_runtime::{controller, writer};
+use tombolo_runtime::{controller, observe::filled, writer};
 use tracing::{error, info};
 
 use crate::{
@@ -223,11 +223,11 @@ impl Objects {
 
     async fn ready(&self) -> Result<(), Error> {
         let ended = |_| Error::Watch;
-        self.clusters.wait_until_ready().await.map_err(ended)?;
-        self.requests.wait_until_ready().await.map_err(ended)?;
-        self.configs.wait_until_ready().await.map_err(ended)?;
-        self.endpoints.wait_until_ready().await.map_err(ended)?;
-        self.leases.wait_until_ready().await.map_err(ended)
+        filled(&self.clusters).await.map_err(ended)?;
+        filled(&self.requests).await.map_err(ended)?;
+        filled(&self.configs).await.map_err(ended)?;
+        filled(&self.endpoints).await.map_err(ended)?;
+        filled(&self.leases).await.map_err(ended)
     }
 
     fn of(&self, namespace: &str, peer: &ClusterId) -> Found {

@@ -29,7 +29,7 @@ use tombolo_core::{
     offer::{amount, free, is_news, share},
     peering::request_state,
 };
-use tombolo_runtime::{controller, writer};
+use tombolo_runtime::{controller, observe::filled, writer};
 use tracing::info;
 
 use crate::context::Context;
@@ -126,8 +126,7 @@ impl State {
         sharing: &SharingConfig,
         namespace: &str,
     ) -> Result<BTreeMap<String, Quantity>, Error> {
-        let (nodes, pods) =
-            tokio::join!(self.nodes.wait_until_ready(), self.pods.wait_until_ready());
+        let (nodes, pods) = tokio::join!(filled(&self.nodes), filled(&self.pods));
         if nodes.is_err() || pods.is_err() {
             return Err(Error::NotYet);
         }

@@ -109,6 +109,21 @@ impl Observer {
     }
 }
 
+/// Waits until an index has been filled once. Its own `wait_until_ready` wakes only the last who
+/// asked, so those who ask at the same time ask again now and then.
+pub async fn filled<K>(store: &Store<K>) -> Result<(), reflector::store::WriterDropped>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    const AGAIN: Duration = Duration::from_millis(100);
+    loop {
+        if let Ok(ready) = tokio::time::timeout(AGAIN, store.wait_until_ready()).await {
+            return ready;
+        }
+    }
+}
+
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 

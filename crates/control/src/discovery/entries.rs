@@ -9,7 +9,7 @@ use kube::{
 };
 use tombolo_api::{ClusterId, config::DiscoveryConfig, discovery::ForeignCluster};
 use tombolo_core::discovery::{Announcement, Sighting, expires_at, seen};
-use tombolo_runtime::{shutdown::Shutdown, writer};
+use tombolo_runtime::{observe::filled, shutdown::Shutdown, writer};
 use tracing::{info, warn};
 
 const MANAGER: &str = "liqo-discovery";
@@ -40,7 +40,7 @@ impl Entries {
     /// Waits until they are known.
     pub async fn known(&self) {
         // When nobody watches any more, the end has come.
-        let _ = self.known.wait_until_ready().await;
+        let _ = filled(&self.known).await;
     }
 
     /// A cluster was seen.

@@ -15,7 +15,7 @@ use tombolo_api::{
     names::{CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_LABEL},
 };
 use tombolo_core::discovery::{self, incoming, kind};
-use tombolo_runtime::controller;
+use tombolo_runtime::{controller, observe::filled};
 use tracing::info;
 
 use super::{Clusters, Error, MANAGER};
@@ -34,7 +34,7 @@ pub(super) async fn run(state: Arc<Clusters>) {
 }
 
 async fn reconcile(request: Arc<ResourceRequest>, state: Arc<Clusters>) -> Result<Action, Error> {
-    if state.known.wait_until_ready().await.is_err() {
+    if filled(&state.known).await.is_err() {
         return Ok(Action::await_change());
     }
     let client = &state.context.client;

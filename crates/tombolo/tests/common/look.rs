@@ -131,11 +131,21 @@ fn stable(what: &str, line: &str) -> String {
     if of_a_pod(line) {
         return String::new();
     }
-    match what {
+    let line = match what {
         // The index in front counts up.
-        "-o" => line.split_once(": ").map_or(line, |(_, rest)| rest).to_owned(),
-        _ => line.trim().to_owned(),
-    }
+        "-o" => line.split_once(": ").map_or(line, |(_, rest)| rest),
+        _ => line.trim(),
+    };
+    if line.contains("cni0") { without_carrier(line) } else { line.to_owned() }
+}
+
+/// The bridge of the pods has a carrier as long as one of them is on the node.
+fn without_carrier(line: &str) -> String {
+    let words = line.split_whitespace();
+    let words = words.filter(|word| {
+        !word.starts_with('<') && !matches!(*word, "UP" | "DOWN" | "UNKNOWN" | "linkdown")
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn of_a_pod(text: &str) -> bool {

@@ -37,6 +37,8 @@ async fn scaling_rolling_and_deleting_loses_no_request() {
     rome.deployed("alone", "web").await.unwrap();
 
     let control = story.clients["rome"].iter().find(|client| client.on_host).unwrap();
+    let answer = async || control.ask(ALONE).await;
+    within(SOON, "kube-proxy knows the service", answer, Result::is_ok).await;
     let control = control.keep_asking(ALONE).await;
     let (in_rome, in_milan) = (story.client("rome").await, story.client("milan").await);
     let (from_rome, from_milan) = (in_rome.keep_asking(URL).await, in_milan.keep_asking(URL).await);

@@ -20,6 +20,9 @@ use crate::peering::{Outcome, Peering, View};
 use crate::peers;
 use crate::watching::Watches;
 
+/// How long a ForeignCluster that came to nothing may take to go.
+const TAKING_BACK: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -63,12 +66,17 @@ pub async fn peer(
     let client = &connection.client;
     let token = arguments.token_file.as_ref().map(read_token).transpose()?;
     let mut undo = Undo::default();
-    let found = peers::find(client, &arguments.cluster).await?;
+    let mut found = peers::find(client, &arguments.cluster).await?;
+    if let Some(leaving) = found.take_if(|cluster| cluster.metadata.deletion_timestamp.is_some()) {
+        bars.say(&leaving.name_any(), "waiting until what was there before is gone");
+        peers::gone(client, &leaving, Duration::from_secs(arguments.timeout)).await?;
+        found = peers::find(client, &arguments.cluster).await?;
+    }
     let cluster = match found {
         Some(cluster) => cluster,
         None if arguments.cluster.starts_with("https://") => {
             let made = make(client, arguments).await?;
-            undo.made = Some(made.name_any());
+            undo.made = Some(made.clone());
             made
         }
         None => peers::require(client, &arguments.cluster).await?,
@@ -171,7 +179,7 @@ async fn establish(
 /// What this command has made, to be taken back when nothing comes of it.
 #[derive(Default)]
 struct Undo {
-    made: Option<String>,
+    made: Option<ForeignCluster>,
     joined: Option<String>,
     token: Option<String>,
 }
@@ -179,9 +187,10 @@ struct Undo {
 impl Undo {
     /// As far as it can be: the error that led here is the one to tell.
     async fn run(self, client: &Client) {
-        let clusters: Api<ForeignCluster> = Api::all(client.clone());
-        if let Some(name) = self.made {
-            let _ = clusters.delete(&name, &DeleteParams::default()).await;
+        if let Some(cluster) = self.made {
+            let clusters: Api<ForeignCluster> = Api::all(client.clone());
+            let _ = clusters.delete(&cluster.name_any(), &DeleteParams::default()).await;
+            let _ = peers::gone(client, &cluster, TAKING_BACK).await;
         } else if let Some(name) = self.joined {
             let _ = peers::set_join(client, &name, false).await;
         }

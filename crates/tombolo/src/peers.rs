@@ -1,7 +1,10 @@
 //! Other clusters, as somebody at the command line names them: by name, id or auth URL.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tombolo_api::ClusterId;
@@ -63,6 +66,21 @@ pub async fn set_join(client: &Client, name: &str, join: bool) -> Result<()> {
         .await
         .map(drop)
         .with_context(|| format!("set join of ForeignCluster {name} to {join}"))
+}
+
+/// Waits until a ForeignCluster that is being deleted is no more.
+pub async fn gone(client: &Client, cluster: &ForeignCluster, patience: Duration) -> Result<()> {
+    let (name, uid) = (cluster.name_any(), cluster.uid().unwrap_or_default());
+    let api: Api<ForeignCluster> = Api::all(client.clone());
+    let deleted = await_condition(api, &name, conditions::is_deleted(&uid));
+    match tokio::time::timeout(patience, deleted).await {
+        Ok(gone) => gone.map(drop).with_context(|| format!("watch ForeignCluster {name}")),
+        Err(_) => bail!(
+            "ForeignCluster {name} is being deleted, and is still there after {} s: `kubectl -n liqo \
+             logs deploy/liqo-control` says why",
+            patience.as_secs()
+        ),
+    }
 }
 
 /// What to call it in front of people.

@@ -40,7 +40,6 @@ fn file(text: &str) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-#[ignore = "a second `peer` with the same URL meets the ForeignCluster that the first one is still taking back"]
 async fn from_an_auth_url_to_an_application_and_back() {
     let network = |text: &str| text.parse().unwrap();
     let rome = ClusterSpec::new("rome").pod_cidr(network("10.50.0.0/16"));

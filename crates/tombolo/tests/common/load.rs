@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use tombolo_testbed::Cluster;
 
-use super::list;
+use super::{SOON, list, within};
 
 /// Pods that send requests, on every node: one in the pods' network and one in the node's.
 const CLIENTS: &str = include_str!("clients.yaml");
@@ -78,17 +78,33 @@ impl Client {
         Hello::parse(&said).ok_or(said)
     }
 
-    /// So many requests. All have to be answered; returns the answers.
-    pub async fn ask_often(&self, url: &str, times: usize) -> Vec<Hello> {
+    /// So many requests, up to the first that is not answered; returns the answers.
+    pub async fn try_often(&self, url: &str, times: usize) -> Result<Vec<Hello>, String> {
         let script = format!("for i in $(seq {times}); do curl -sS -m 5 {url} || exit 1; done");
         let said = self.run(&script).await;
-        let said = said.unwrap_or_else(|error| panic!("{} on {}: {error}", self.pod, self.node));
-        said.lines().map(|line| Hello::parse(line).unwrap_or_else(|| panic!("{line}"))).collect()
+        let said = said.map_err(|error| format!("{} on {}: {error}", self.pod, self.node))?;
+        said.lines().map(|line| Hello::parse(line).ok_or_else(|| line.to_owned())).collect()
     }
 
-    /// Who answers, of so many requests.
+    /// So many requests. All have to be answered; returns the answers.
+    pub async fn ask_often(&self, url: &str, times: usize) -> Vec<Hello> {
+        self.try_often(url, times).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Who answers, of so many requests. All have to be answered.
     pub async fn responders(&self, url: &str, times: usize) -> BTreeSet<String> {
         self.ask_often(url, times).await.into_iter().map(|hello| hello.pod).collect()
+    }
+
+    /// Waits until each of these has answered, and no request in between went without an answer.
+    pub async fn hears_from(&self, url: &str, expected: &BTreeSet<String>) {
+        let answers = async || self.try_often(url, 60).await;
+        let all = |answers: &Result<Vec<Hello>, String>| {
+            answers.as_ref().is_ok_and(|hellos| {
+                *expected == hellos.iter().map(|hello| hello.pod.clone()).collect()
+            })
+        };
+        within(SOON, &format!("all answer to {}", self.node), answers, all).await;
     }
 
     /// Starts to send requests, one after the other, until stopped.

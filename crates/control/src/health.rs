@@ -77,7 +77,6 @@ async fn follow(
 }
 
 async fn ask_on_and_on(name: String, state: Arc<State>) {
-    let clusters = Api::<ForeignCluster>::all(state.context.client.clone());
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut failures, mut said, mut remote) = (0, None, None);
@@ -92,7 +91,7 @@ async fn ask_on_and_on(name: String, state: Arc<State>) {
         if said == Some(answer.is_ok()) {
             continue;
         }
-        match say(&clusters, &name, &answer).await {
+        match say(&state.context, &name, &answer).await {
             Ok(()) => said = Some(answer.is_ok()),
             Err(error) => warn!(cluster = name, "write the condition: {error}"),
         }
@@ -130,13 +129,16 @@ async fn answers(remote: &Remote) -> Result<String, String> {
     }
 }
 
+/// Writes the condition, and an event when it is another one than before.
 async fn say(
-    clusters: &Api<ForeignCluster>,
+    context: &Context,
     name: &str,
     verdict: &Result<String, String>,
 ) -> kube::Result<()> {
+    let clusters = Api::<ForeignCluster>::all(context.client.clone());
     let cluster = clusters.get(name).await?;
-    let before = cluster.status.map(|status| status.conditions).unwrap_or_default();
+    let status = cluster.status.as_ref();
+    let before = status.map(|status| status.conditions.clone()).unwrap_or_default();
     let (reason, message) = match verdict {
         Ok(message) => ("Answers", message),
         Err(message) => ("Unreachable", message),
@@ -149,5 +151,11 @@ async fn say(
     }
     let status =
         ForeignClusterStatus { conditions: vec![condition], ..ForeignClusterStatus::default() };
-    writer::apply_status(clusters, MANAGER, name, &status).await.map(drop)
+    writer::apply_status(&clusters, MANAGER, name, &status).await?;
+    if verdict.is_ok() {
+        context.events.normal(&cluster, reason, message).await;
+    } else {
+        context.events.warning(&cluster, reason, message).await;
+    }
+    Ok(())
 }

@@ -147,6 +147,24 @@ impl View {
 
     /// The step that is not done, why, and what to do.
     pub fn stuck(&self, with_token: bool) -> String {
+        let step = self.stuck_step(with_token);
+        match self.unreachable() {
+            Some(why) => format!(
+                "{why}. Check that the cluster runs, and that its API server can be reached from \
+                 this cluster's nodes.\n{step}"
+            ),
+            None => step,
+        }
+    }
+
+    /// What was tried at the other cluster's API server, if it does not answer.
+    pub fn unreachable(&self) -> Option<&str> {
+        let all = &self.cluster.as_ref()?.status.as_ref()?.conditions;
+        let condition = condition(all, conditions::API_SERVER)?;
+        (condition.status == "False").then_some(condition.message.as_str())
+    }
+
+    fn stuck_step(&self, with_token: bool) -> String {
         let Some(cluster) = &self.cluster else {
             return "The ForeignCluster is gone.".to_owned();
         };
@@ -226,16 +244,15 @@ impl View {
     fn steps(&self) -> [bool; 6] {
         let accepted = self.request.as_ref().and_then(|r| r.status.as_ref());
         let accepted = accepted.is_some_and(|status| status.state == RequestState::Accepted);
-        let reached = [
+        // A later step can be done before an earlier one is.
+        [
             self.is_authenticated(),
             accepted || self.offer.is_some(),
             self.offer.is_some(),
             self.tunnel.is_some(),
             self.is_connected(),
             self.node_is_ready(),
-        ];
-        // A later step can be done before an earlier one is.
-        reached
+        ]
     }
 
     fn connection(&self) -> Option<ConnectionStatus> {

@@ -55,10 +55,16 @@ pub async fn unpeer(client: &Client, name: &str, patience: Duration, bars: &Bars
         bars.say(name, "unpeered");
         return Ok(());
     }
-    let what = left(&peering.view()).unwrap_or_default();
+    let view = peering.view();
+    let what = left(&view).unwrap_or_default();
+    let why = match view.unreachable() {
+        Some(why) => format!("{why}. As soon as it answers"),
+        None => "`kubectl -n liqo logs deploy/liqo-control` and `deploy/liqo-kubelet` say why;"
+            .to_owned(),
+    };
     bail!(
-        "the peering with {name} is not over after {} s: {what} is still there. `kubectl -n liqo \
-         logs deploy/liqo-control` and `deploy/liqo-kubelet` say why; it goes on by itself",
+        "the peering with {name} is not over after {} s: {what} is still there. {why} it goes on by \
+         itself",
         patience.as_secs()
     )
 }

@@ -9,7 +9,7 @@ use common::load::clients;
 use common::look::Look;
 use common::{SOON, condition, get, list, name, refused, tombolo, within};
 use serde_json::Value;
-use tombolo_testbed::{Cluster, ClusterSpec};
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
 
 const SHOP: &str = include_str!("../src/playground/shop.yaml");
 const NO_DISCOVERY: &str = "
@@ -68,16 +68,17 @@ async fn from_an_auth_url_to_an_application_and_back() {
     let gone = async || list(rome, &["foreignclusters"]).await.len();
     within(SOON, "nothing half-made stays", gone, |count| *count == 0).await;
 
-    let right = file(&token(milan).await);
-    let path = right.display().to_string();
-    // Milan needs an identity in rome as well, for its offers.
-    let (rome_token, milan_id) = (token(rome).await, id(rome).await);
-    milan.apply(&peer_token(&milan_id, &rome_token)).await.unwrap();
-    tombolo(rome, &["peer", &url, "--name", "by-hand", "--token-file", &path]).await;
-    std::fs::remove_file(right).unwrap();
-    let cluster = get(rome, &["foreigncluster", "by-hand"]).await;
-    assert_eq!(cluster["spec"]["clusterIdentity"]["clusterName"], "milan");
-    assert_eq!(condition(&cluster, "Authenticated"), "True");
+    // Nothing but a URL and a token, and each gets an identity at the other; milan's is for its offers.
+    rome.apply(&token_for(&id(milan).await, &token(milan).await)).await.unwrap();
+    milan.apply(&token_for(&id(rome).await, &token(rome).await)).await.unwrap();
+    rome.apply(&foreign_cluster(&url)).await.unwrap();
+    let entry = async || get(rome, &["foreigncluster", "by-hand"]).await;
+    within(SOON, "an identity", entry, |fc| condition(fc, "Authenticated") == "True").await;
+    assert_eq!(entry().await["spec"]["clusterIdentity"]["clusterName"], "milan");
+
+    vanishes_in_the_middle(&bed).await;
+
+    tombolo(rome, &["peer", "by-hand"]).await;
 
     // No network is in the other's way: no address is translated.
     for side in [rome, milan] {
@@ -134,17 +135,58 @@ async fn id(cluster: &Cluster) -> String {
     settings["data"]["CLUSTER_ID"].as_str().unwrap().to_owned()
 }
 
-/// The Secret that says which token to show to a cluster.
-fn peer_token(id: &str, token: &str) -> String {
+/// The Secret that says which token to show to the cluster with this id.
+fn token_for(id: &str, token: &str) -> String {
     let secret: Value = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": "token-of-rome",
+            "name": "token-of-the-other",
             "namespace": "liqo",
             "labels": {"discovery.liqo.io/auth-token": "", "discovery.liqo.io/cluster-id": id},
         },
         "stringData": {"token": token},
     });
     secret.to_string()
+}
+
+fn foreign_cluster(url: &str) -> String {
+    let cluster: Value = serde_json::json!({
+        "apiVersion": "discovery.liqo.io/v1alpha1",
+        "kind": "ForeignCluster",
+        "metadata": {"name": "by-hand"},
+        "spec": {"authUrl": url},
+    });
+    cluster.to_string()
+}
+
+/// Milan is gone as soon as rome wants to peer with it, and back when rome wants no more.
+async fn vanishes_in_the_middle(bed: &Testbed) {
+    let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
+    let server = format!("https://{}:6443", milan.node(1).address());
+    let cut = bed.between(rome, milan).cut().unwrap();
+    let said = refused(rome, &["peer", "by-hand", "--timeout", "10"]).await;
+    for part in [server.as_str(), "Check that", "unpeer"] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+    let entry = get(rome, &["foreigncluster", "by-hand"]).await;
+    assert_eq!(condition(&entry, "APIServer"), "False", "{entry:#}");
+    let events = list(rome, &["events", "-A"]).await;
+    let told = |event: &Value| {
+        event["involvedObject"]["name"] == "by-hand" && event["reason"] == "Unreachable"
+    };
+    assert!(events.iter().any(told), "{events:#?}");
+    // Nothing has come to milan, so nothing has to be fetched from there.
+    tombolo(rome, &["unpeer", "by-hand"]).await;
+    cut.undo().unwrap();
+    for side in [rome, milan] {
+        let left = async || {
+            let kinds = "resourcerequests,resourceoffers,networkconfigs,tunnelendpoints,namespacemaps";
+            list(side, &["-A", kinds]).await.iter().map(|o| name(o).to_owned()).collect()
+        };
+        let what = format!("nothing of it stays in {}", side.name());
+        within(SOON, &what, left, Vec::<String>::is_empty).await;
+    }
+    let nodes = list(rome, &["nodes"]).await;
+    assert!(!nodes.iter().any(|node| name(node).starts_with("liqo-")), "{nodes:#?}");
 }

@@ -7,10 +7,16 @@ use kube::{
     Api, Resource, ResourceExt,
     api::ObjectMeta,
     core::NamespaceResourceScope,
-    runtime::{Controller, controller::Action, reflector::ObjectRef, watcher},
+    runtime::{
+        Controller,
+        controller::Action,
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::sync::Mutex;
 use tombolo_api::{
     ClusterId,
     discovery::{ForeignCluster, ResourceRequest, condition},
@@ -19,9 +25,13 @@ use tombolo_api::{
     sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
-use tombolo_core::replicate::{self, Original, Step};
+use tombolo_core::{
+    condition::is_true,
+    replicate::{self, Original, Step},
+};
 use tombolo_runtime::{
     controller,
+    observe::Observer,
     remote::{NoIdentity, Remote},
     shutdown::Shutdown,
     writer,
@@ -34,56 +44,79 @@ const MANAGER: &str = "liqo-control/replicator";
 
 /// Starts and ends a replicator for each cluster as identities come and go.
 pub async fn run(context: Arc<Context>) {
-    let running = tokio::sync::Mutex::new(BTreeMap::<String, Peer>::new());
-    let state = Arc::new(State { context: context.clone(), running });
-    let clusters = Api::<ForeignCluster>::all(context.client.clone());
-    let controller = Controller::new(clusters, watcher::Config::default());
-    controller::run("replicator", controller, follow, state, &context.shutdown).await;
+    let mut observer = Observer::new();
+    let clusters = observer.watch(Api::all(context.client.clone()), watcher::Config::default());
+    let peers = Peers { context: context.clone(), clusters, running: Mutex::default() };
+    observer.run("replicator", &context.shutdown, || peers.follow()).await;
 }
 
-struct State {
+struct Peers {
     context: Arc<Context>,
-    running: tokio::sync::Mutex<BTreeMap<String, Peer>>,
+    clusters: Store<ForeignCluster>,
+    /// By the name of the ForeignCluster.
+    running: Mutex<BTreeMap<String, Running>>,
 }
 
-struct Peer {
+/// A replicator, which ends with this.
+struct Running {
     shutdown: Shutdown,
-    url: String,
-    namespace: String,
+    remote: Remote,
+    local: String,
 }
 
-async fn follow(cluster: Arc<ForeignCluster>, state: Arc<State>) -> Result<Action, NoIdentity> {
-    let name = cluster.name_any();
-    let mut running = state.running.lock().await;
-    let status = cluster.status.clone().unwrap_or_default();
-    if !tombolo_core::condition::is_true(&status.conditions, condition::AUTHENTICATED) {
-        if let Some(peer) = running.remove(&name) {
-            peer.shutdown.ask();
-        }
-        return Ok(Action::await_change());
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shutdown.ask();
     }
-    let remote = state.context.remotes.get(&cluster).await?;
-    let local = status.tenant_namespace.and_then(|both| both.local).unwrap_or_default();
-    if let Some(peer) = running.get(&name) {
-        if peer.url == remote.url && peer.namespace == remote.namespace {
-            return Ok(Action::await_change());
+}
+
+impl Peers {
+    /// Goes through all clusters; one whose identity can't be read does not keep the others waiting.
+    async fn follow(&self) -> Result<(), NoIdentity> {
+        let authenticated = |cluster: &Arc<ForeignCluster>| {
+            let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());
+            is_true(conditions.unwrap_or_default(), condition::AUTHENTICATED)
+        };
+        let mut clusters = self.clusters.state();
+        clusters.retain(authenticated);
+        let mut running = self.running.lock().await;
+        running.retain(|name, _| clusters.iter().any(|cluster| cluster.name_any() == *name));
+        let mut outcome = Ok(());
+        for cluster in clusters {
+            outcome = outcome.and(self.keep(&cluster, &mut running).await);
         }
-        peer.shutdown.ask();
+        outcome
     }
-    info!(cluster = %remote.cluster.cluster_name, "copying to {}", remote.url);
-    let shutdown = state.context.shutdown.child();
-    let peer = Peer {
-        shutdown: shutdown.clone(),
-        url: remote.url.clone(),
-        namespace: remote.namespace.clone(),
-    };
-    running.insert(name, peer);
-    let pair = Pair { context: state.context.clone(), remote, local, shutdown };
-    tokio::spawn(pair.clone().copy::<ResourceRequest>());
-    tokio::spawn(pair.clone().copy::<ResourceOffer>());
-    tokio::spawn(pair.clone().copy::<NetworkConfig>());
-    tokio::spawn(pair.copy::<NamespaceMap>());
-    Ok(Action::await_change())
+
+    async fn keep(
+        &self,
+        cluster: &ForeignCluster,
+        running: &mut BTreeMap<String, Running>,
+    ) -> Result<(), NoIdentity> {
+        let name = cluster.name_any();
+        let remote = self.context.remotes.get(cluster).await?;
+        let tenant = cluster.status.as_ref().and_then(|status| status.tenant_namespace.clone());
+        let local = tenant.and_then(|both| both.local).unwrap_or_default();
+        let same = |now: &Running| now.remote.is_same(&remote) && now.local == local;
+        if running.get(&name).is_some_and(same) {
+            return Ok(());
+        }
+        info!(cluster = %remote.cluster.cluster_name, "copying to {}", remote.url);
+        let shutdown = self.context.shutdown.child();
+        let pair = Pair {
+            context: self.context.clone(),
+            remote: remote.clone(),
+            local: local.clone(),
+            shutdown: shutdown.clone(),
+        };
+        // Whoever was there before ends here.
+        running.insert(name, Running { shutdown, remote, local });
+        tokio::spawn(pair.clone().copy::<ResourceRequest>());
+        tokio::spawn(pair.clone().copy::<ResourceOffer>());
+        tokio::spawn(pair.clone().copy::<NetworkConfig>());
+        tokio::spawn(pair.copy::<NamespaceMap>());
+        Ok(())
+    }
 }
 
 /// This cluster's tenant namespace for a peer, and that peer's for this cluster.

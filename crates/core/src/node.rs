@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
 use tombolo_api::{
-    ClusterId,
+    ClusterId, ClusterIdentity,
     discovery::{ForeignCluster, condition},
     names::{CLUSTER_ID_LABEL, KUBELET_FINALIZER, TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT},
     sharing::{OfferPhase, ResourceOffer},
@@ -58,6 +58,8 @@ pub struct Facts<'a> {
     pub not_ready: Option<&'a NotReady>,
     /// Whether it is to take no more pods.
     pub draining: bool,
+    /// As whom it is written.
+    pub manager: &'a str,
 }
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -85,6 +87,32 @@ pub fn stage(offer: &ResourceOffer) -> Stage {
     if made { Stage::Draining } else { Stage::Absent }
 }
 
+/// Whether a namespace has what belongs to the peering with this cluster.
+pub fn is_tenant_of(cluster: &ForeignCluster, namespace: &str) -> bool {
+    let tenant = cluster.status.as_ref().and_then(|status| status.tenant_namespace.as_ref());
+    tenant.is_some_and(|tenant| tenant.local.as_deref() == Some(namespace))
+}
+
+/// The cluster behind an offer: the one whose tenant namespace it is in, for what the offer says is
+/// only what that cluster has written. Once that is not known any more, there is only a node to
+/// remove, and nothing to be sent anywhere: then the offer's word is enough.
+pub fn offered_by(
+    offer: &ResourceOffer,
+    tenant: Option<&ForeignCluster>,
+) -> Option<ClusterIdentity> {
+    let claimed = &offer.spec.cluster_id;
+    match tenant {
+        Some(cluster) => {
+            cluster.spec.cluster_identity.clone().filter(|cluster| cluster.cluster_id == *claimed)
+        }
+        None if stage(offer) == Stage::Draining => Some(ClusterIdentity {
+            cluster_id: claimed.clone(),
+            cluster_name: offer.metadata.name.as_ref()?.parse().ok()?,
+        }),
+        None => None,
+    }
+}
+
 /// Whether pods there can be reached and looked after: by the tunnel and by the API server.
 pub fn health(cluster: Option<&ForeignCluster>) -> Result<(), NotReady> {
     let Some(cluster) = cluster else {
@@ -108,16 +136,36 @@ pub fn health(cluster: Option<&ForeignCluster>) -> Result<(), NotReady> {
     Ok(())
 }
 
-/// The twin namespaces that are there, by the namespace at home; and those that are wanted.
-pub fn namespaces(map: Option<&NamespaceMap>) -> (BTreeMap<String, String>, BTreeSet<String>) {
-    let Some(map) = map.filter(|map| map.metadata.deletion_timestamp.is_none()) else {
-        return (BTreeMap::new(), BTreeSet::new());
+/// What has become of this cluster's namespaces in another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces {
+    /// Names of the twins that are there to be used, by the namespace at home.
+    pub there: BTreeMap<String, String>,
+    /// The same of those that are on their way out, with whatever still runs in them.
+    pub leaving: BTreeMap<String, String>,
+    /// Namespaces at home that are to have a twin.
+    pub wanted: BTreeSet<String>,
+}
+
+/// What a NamespaceMap says of them.
+pub fn namespaces(map: Option<&NamespaceMap>) -> Namespaces {
+    let Some(map) = map else {
+        return Namespaces::default();
     };
-    let current = map.status.iter().flat_map(|status| &status.current_mapping);
-    let there = current
-        .filter(|(_, twin)| twin.phase == MappingPhase::Accepted)
-        .map(|(home, twin)| (home.clone(), twin.remote_namespace.clone()));
-    (there.collect(), map.spec.desired_mapping.keys().cloned().collect())
+    let over = map.metadata.deletion_timestamp.is_some();
+    let mut namespaces = Namespaces::default();
+    for (home, twin) in map.status.iter().flat_map(|status| &status.current_mapping) {
+        let place = match twin.phase {
+            MappingPhase::Accepted if !over => &mut namespaces.there,
+            MappingPhase::Accepted | MappingPhase::Terminating => &mut namespaces.leaving,
+            MappingPhase::Refused => continue,
+        };
+        place.insert(home.clone(), twin.remote_namespace.clone());
+    }
+    if !over {
+        namespaces.wanted = map.spec.desired_mapping.keys().cloned().collect();
+    }
+    namespaces
 }
 
 /// Whether a node of this name stands for something else than this cluster.
@@ -144,8 +192,10 @@ pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
     if let Some(has) = has {
         let present = has.metadata.labels.clone().unwrap_or_default();
         let cordoned = has.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+        let cordon_is_right =
+            if facts.draining { cordoned } else { !cordoned_by(facts.manager, has) };
         if tainted
-            && (cordoned || !facts.draining)
+            && cordon_is_right
             && labels.iter().all(|(name, value)| present.get(name) == Some(value))
         {
             return None;
@@ -161,6 +211,14 @@ pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
         ..NodeSpec::default()
     });
     Some(node)
+}
+
+/// Whether it was this manager who has cordoned the node: others may have reasons of their own.
+fn cordoned_by(manager: &str, node: &Node) -> bool {
+    let managed = node.metadata.managed_fields.iter().flatten();
+    managed.filter(|entry| entry.manager.as_deref() == Some(manager)).any(|entry| {
+        entry.fields_v1.as_ref().is_some_and(|f| !f.0["f:spec"]["f:unschedulable"].is_null())
+    })
 }
 
 /// The node's status. None when it is so already, but for the time of it.
@@ -317,6 +375,9 @@ fn amount(text: &str) -> Option<f64> {
 mod tests {
     use serde_json::{Value, json};
 
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+    use tombolo_api::discovery::TenantNamespace;
+
     use super::*;
 
     fn offer(more: &Value) -> ResourceOffer {
@@ -375,6 +436,56 @@ mod tests {
     }
 
     #[test]
+    fn who_offers_is_told_by_the_namespace_and_not_by_the_offer() {
+        let mut tenant = cluster(&[]);
+        tenant.status.as_mut().unwrap().tenant_namespace = Some(TenantNamespace {
+            local: Some("liqo-tenant-milan".into()),
+            ..TenantNamespace::default()
+        });
+        assert!(is_tenant_of(&tenant, "liqo-tenant-milan"));
+        assert!(!is_tenant_of(&tenant, "liqo-tenant-turin"));
+        let milan = ClusterIdentity {
+            cluster_id: "milan-id".parse().unwrap(),
+            cluster_name: "milan".parse().unwrap(),
+        };
+        tenant.spec.cluster_identity = Some(milan.clone());
+        assert_eq!(offered_by(&offer(&json!({})), Some(&tenant)), Some(milan.clone()));
+        let lie = offer(&json!({ "spec": { "clusterID": "turin-id" } }));
+        assert_eq!(offered_by(&lie, Some(&tenant)), None);
+        assert_eq!(offered_by(&offer(&json!({})), None), None);
+        let going = offer(&json!({ "metadata": {
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [KUBELET_FINALIZER],
+        } }));
+        assert_eq!(offered_by(&going, None), Some(milan));
+    }
+
+    #[test]
+    fn a_namespace_on_its_way_out_is_still_looked_at() {
+        let map = |metadata: Value| -> NamespaceMap {
+            serde_json::from_value(json!({
+                "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
+                "metadata": metadata,
+                "spec": { "desiredMapping": { "shop": "shop-rome" } },
+                "status": { "currentMapping": {
+                    "shop": { "remoteNamespace": "shop-rome", "phase": "Accepted" },
+                    "old": { "remoteNamespace": "old-rome", "phase": "Terminating" },
+                    "taken": { "remoteNamespace": "taken", "phase": "Refused" },
+                } },
+            }))
+            .unwrap()
+        };
+        let pair = |home: &str, there: &str| (home.to_owned(), there.to_owned());
+        let now = namespaces(Some(&map(json!({ "name": "rome" }))));
+        assert_eq!(now.there, [pair("shop", "shop-rome")].into());
+        assert_eq!(now.leaving, [pair("old", "old-rome")].into());
+        assert_eq!(now.wanted, ["shop".to_owned()].into());
+        let later = "2026-01-01T00:00:00Z";
+        let now = namespaces(Some(&map(json!({ "name": "rome", "deletionTimestamp": later }))));
+        assert_eq!(now.leaving, [pair("old", "old-rome"), pair("shop", "shop-rome")].into());
+        assert!(now.there.is_empty() && now.wanted.is_empty());
+    }
+
+    #[test]
     fn a_node_is_ready_when_tunnel_and_api_server_answer() {
         let (api, tunnel) = (condition::API_SERVER, condition::TUNNEL_ENDPOINT);
         let reason = |conditions: &[(&str, &str)]| {
@@ -400,6 +511,7 @@ mod tests {
             port: 10250,
             not_ready: None,
             draining: false,
+            manager: "liqo-kubelet",
         };
         let mut node = wanted(&facts, None).unwrap();
         node.status = wanted_status(&facts, None, now());
@@ -415,6 +527,17 @@ mod tests {
         let cordoned = wanted(&going, Some(&node)).unwrap();
         assert_eq!(cordoned.spec.as_ref().unwrap().unschedulable, Some(true));
         assert_eq!(wanted(&going, Some(&cordoned)), None);
+        // Wanted again, the node is open again, unless somebody else has closed it.
+        assert_eq!(wanted(&facts, Some(&cordoned)), None);
+        let mut ours = cordoned;
+        let manager = "liqo-kubelet".to_owned();
+        ours.metadata.managed_fields = Some(vec![ManagedFieldsEntry {
+            manager: Some(manager),
+            fields_v1: Some(FieldsV1(json!({ "f:spec": { "f:unschedulable": {} } }))),
+            ..ManagedFieldsEntry::default()
+        }]);
+        let open = wanted(&facts, Some(&ours)).unwrap();
+        assert_eq!(open.spec.unwrap().unschedulable, None);
 
         let down = NotReady { reason: "TunnelDown", message: "x".into() };
         let facts = Facts { not_ready: Some(&down), ..facts };
@@ -447,6 +570,7 @@ mod tests {
             port: 1,
             not_ready: None,
             draining: false,
+            manager: "liqo-kubelet",
         };
         let taint =
             |key: &str| Taint { key: key.into(), effect: "NoSchedule".into(), ..Taint::default() };

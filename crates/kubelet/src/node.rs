@@ -103,6 +103,7 @@ async fn write(
         port,
         not_ready: inputs.not_ready.as_ref(),
         draining: inputs.stage != Stage::Serving,
+        manager: MANAGER,
     };
     if let Some(node) = node::wanted(&facts, seen) {
         writer::apply(api, MANAGER, &node)

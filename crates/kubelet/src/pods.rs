@@ -151,7 +151,8 @@ impl Pods {
     }
 
     fn watch_twins(self: &Arc<Self>) {
-        let wanted = self.peer.namespaces.borrow().clone();
+        let mut wanted = self.inputs.borrow().leaving_namespaces.clone();
+        wanted.extend(self.peer.namespaces.borrow().clone());
         let mut twins = self.twins.lock().unwrap_or_else(PoisonError::into_inner);
         twins.retain(|home, twin| wanted.get(home) == Some(&twin.name));
         for (home, name) in wanted {
@@ -215,6 +216,7 @@ impl Pods {
         let twin = twins.get(&namespace);
         let inputs = self.inputs.borrow().clone();
         let networks = *self.peer.networks.borrow();
+        let there = self.peer.namespaces.borrow().get(&namespace).cloned();
         let from = Viewpoint {
             networks: networks.as_ref(),
             node_address: self.peer.settings.pod_ip,
@@ -231,9 +233,9 @@ impl Pods {
         let seen = Seen {
             home: home.as_deref(),
             twin: match twin {
-                Some(twin) => Twin::There(&twin.name),
-                None if inputs.wanted_namespaces.contains(&namespace) => Twin::Awaited,
-                None => Twin::Unwanted,
+                Some(twin) if there.as_ref() == Some(&twin.name) => Twin::There(&twin.name),
+                _ if inputs.wanted_namespaces.contains(&namespace) => Twin::Awaited,
+                _ => Twin::Unwanted,
             },
             shadow: shadow.as_deref(),
             remote: remote.as_deref(),

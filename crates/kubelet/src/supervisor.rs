@@ -17,7 +17,7 @@ use tombolo_api::{
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    node::{self, Stage},
+    node::{self, Namespaces, Stage},
     translate::Networks,
 };
 use tombolo_runtime::{remote::Remotes, settings::Settings, shutdown::Shutdown};
@@ -142,37 +142,27 @@ impl Seen {
     fn snapshot(&self, offer: &Arc<ResourceOffer>) -> Option<Snapshot> {
         let namespace = offer.namespace().unwrap_or_default();
         let clusters = self.clusters.all();
-        let cluster = clusters.iter().find(|cluster| {
-            let identity = cluster.spec.cluster_identity.as_ref();
-            identity.is_some_and(|identity| identity.cluster_id == offer.spec.cluster_id)
-        });
-        let identity = cluster.and_then(|cluster| cluster.spec.cluster_identity.clone());
+        let cluster = clusters.iter().find(|cluster| node::is_tenant_of(cluster, &namespace));
+        let cluster = cluster.map(|cluster| &**cluster);
+        let identity = node::offered_by(offer, cluster)?;
         let maps = self.maps.all();
         let map = maps.iter().find(|map| map.namespace().as_ref() == Some(&namespace));
-        let (namespaces, wanted_namespaces) = node::namespaces(map.map(|map| &**map));
+        let Namespaces { there, leaving, wanted } = node::namespaces(map.map(|map| &**map));
         let tunnels = self.tunnels.all();
-        let tunnel = tunnels.iter().find(|t| t.spec.cluster_id == offer.spec.cluster_id);
+        let tunnel = tunnels.iter().find(|t| t.spec.cluster_id == identity.cluster_id);
         Some(Snapshot {
-            cluster: identity.or_else(|| unnamed(offer))?,
+            cluster: identity,
             inputs: Inputs {
                 stage: node::stage(offer),
-                not_ready: node::health(cluster.map(|cluster| &**cluster)).err(),
+                not_ready: node::health(cluster).err(),
                 offer: ResourceOffer::clone(offer),
-                wanted_namespaces,
+                wanted_namespaces: wanted,
+                leaving_namespaces: leaving,
             },
-            namespaces,
+            namespaces: there,
             networks: tunnel.and_then(|tunnel| Networks::from_tunnel_endpoint(tunnel)),
         })
     }
-}
-
-/// The cluster of an offer that has outlived its ForeignCluster: offers are called after whoever
-/// made them.
-fn unnamed(offer: &ResourceOffer) -> Option<ClusterIdentity> {
-    Some(ClusterIdentity {
-        cluster_id: offer.spec.cluster_id.clone(),
-        cluster_name: offer.name_any().parse().ok()?,
-    })
 }
 
 fn start(key: Key, shared: &Shared, snapshot: Snapshot, tasks: &mut JoinSet<Key>) -> Running {

@@ -1,12 +1,16 @@
 //! The life of a virtual node: from an accepted offer to the end of it.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Api, Client, ResourceExt, runtime::watcher};
 use tokio::{
     net::TcpListener,
-    sync::watch,
+    sync::{Notify, watch},
     task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
@@ -20,7 +24,12 @@ use tombolo_core::{
     reflect::pod::RawPod,
 };
 use tombolo_runtime::{
-    controller::Chain, finalizer, remote::Remotes, settings::Settings, shutdown::Shutdown, writer,
+    controller::Chain,
+    finalizer,
+    remote::{NoIdentity, Remotes},
+    settings::Settings,
+    shutdown::Shutdown,
+    writer,
 };
 use tracing::{info, warn};
 
@@ -48,6 +57,8 @@ pub(crate) struct Inputs {
     pub not_ready: Option<NotReady>,
     /// Namespaces that are wanted over there.
     pub wanted_namespaces: BTreeSet<String>,
+    /// Twin namespaces that are on their way out, by the namespace of this cluster.
+    pub leaving_namespaces: BTreeMap<String, String>,
 }
 
 /// What all virtual nodes share.
@@ -65,7 +76,7 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     pub inputs: watch::Receiver<Inputs>,
-    pub namespaces: watch::Receiver<std::collections::BTreeMap<String, String>>,
+    pub namespaces: watch::Receiver<BTreeMap<String, String>>,
     pub networks: watch::Receiver<Option<tombolo_core::translate::Networks>>,
 }
 
@@ -89,7 +100,9 @@ pub(crate) enum LifeError {
     #[error("take the finalizer off ResourceOffer {0}")]
     RemoveFinalizer(String, #[source] kube::Error),
     #[error("get a client for the remote cluster")]
-    Remote(#[from] tombolo_runtime::remote::NoIdentity),
+    Remote(#[from] NoIdentity),
+    #[error("the cluster of node {0} is to be reached in another way from now on")]
+    Moved(String),
     #[error("listen for the kubelet API of node {0}")]
     Listen(String, #[source] std::io::Error),
     #[error(transparent)]
@@ -122,9 +135,11 @@ async fn life(
     let tenant_namespace = offer.namespace().unwrap_or_default();
     let remote = match shared.remotes.in_namespace(&tenant_namespace, cluster.clone()).await {
         Ok(remote) => remote,
-        Err(error) if serving() => return Err(error.into()),
         // Nobody is there to ask any more.
-        Err(_) => return abandon(shared, &node, cluster, &offer).await,
+        Err(NoIdentity::NotYet(_)) if !serving() => {
+            return abandon(shared, &node, cluster, &offer).await;
+        }
+        Err(error) => return Err(error.into()),
     };
     let peer = Arc::new(Peer {
         home: shared.client.clone(),
@@ -143,21 +158,31 @@ async fn life(
     let (port, listener) = port.map_err(|source| LifeError::Listen(node.clone(), source))?;
 
     let (pods, asked) = Pods::new(peer.clone(), sources.inputs.clone());
-    let _identity = renew(shared, &peer);
+    let moved = Arc::new(Notify::new());
+    let _identity = renew(shared, &peer, &moved);
     let mut tasks = JoinSet::new();
-    let node_end = peer.shutdown.child();
-    tasks.spawn(node::keep(peer.clone(), port, sources.inputs.clone(), node_end.clone()));
+    tasks.spawn(node::keep(peer.clone(), port, sources.inputs.clone(), peer.shutdown.child()));
     tasks.spawn(pods.clone().run(asked));
     tasks.spawn(api::serve(listener, shared.gate.clone(), peer.clone(), pods.clone()));
     tasks.spawn(reflection::run(peer.clone(), shared.homes.clone()));
     info!(node, cluster = %cluster.cluster_name, port, "serving the virtual node");
 
     let mut inputs = sources.inputs.clone();
-    if inputs.wait_for(|inputs| inputs.stage != Stage::Serving).await.is_err() {
+    let draining = async {
+        if inputs.wait_for(|inputs| inputs.stage != Stage::Serving).await.is_ok() {
+            info!(node, "draining the virtual node");
+            drain(&peer, &pods, &mut inputs).await;
+            return true;
+        }
+        false
+    };
+    let drained = tokio::select! {
+        drained = draining => drained,
+        () = moved.notified() => return Err(LifeError::Moved(node)),
+    };
+    if !drained {
         return Ok(());
     }
-    info!(node, "draining the virtual node");
-    drain(&peer, &pods, &mut inputs).await;
     peer.shutdown.ask();
     while tasks.join_next().await.is_some() {}
     node::remove(&peer).await?;
@@ -218,17 +243,20 @@ fn offers(shared: &Shared, offer: &ResourceOffer) -> Api<ResourceOffer> {
     Api::namespaced(shared.client.clone(), &offer.namespace().unwrap_or_default())
 }
 
-/// A renewed identity counts as soon as it is there.
-fn renew(shared: &Shared, peer: &Peer) -> Watched<Secret> {
+/// A renewed identity counts as soon as it is there; tells when it takes another client to use it.
+fn renew(shared: &Shared, peer: &Peer, moved: &Arc<Notify>) -> Watched<Secret> {
     let api = Api::namespaced(shared.client.clone(), &peer.tenant_namespace);
     let of_name = watcher::Config::default().fields(&format!("metadata.name={IDENTITY_SECRET}"));
     let (remotes, namespace) = (shared.remotes.clone(), peer.tenant_namespace.clone());
-    let cluster = peer.cluster.clone();
+    let (remote, moved) = (peer.remote.clone(), moved.clone());
     Watched::new(api, of_name, move |_| {
-        let (remotes, namespace, cluster) = (remotes.clone(), namespace.clone(), cluster.clone());
+        let (remotes, namespace) = (remotes.clone(), namespace.clone());
+        let (remote, moved) = (remote.clone(), moved.clone());
         tokio::spawn(async move {
-            if let Err(error) = remotes.in_namespace(&namespace, cluster).await {
-                warn!(namespace, "renew the identity: {}", Chain(&error));
+            match remotes.in_namespace(&namespace, remote.cluster.clone()).await {
+                Ok(now) if now.is_same(&remote) => {}
+                Ok(_) => moved.notify_one(),
+                Err(error) => warn!(namespace, "renew the identity: {}", Chain(&error)),
             }
         });
     })

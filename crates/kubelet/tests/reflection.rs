@@ -280,12 +280,12 @@ impl Shop {
                 node_name: "rome-1".into(),
                 host_ip: Ipv4Addr::LOCALHOST.into(),
             }),
-            remote: Remote {
-                client: self.milan.clone(),
-                namespace: "liqo-tenant-rome".into(),
-                cluster: cluster.clone(),
-                url: "https://192.0.2.2:6443".into(),
-            },
+            remote: Remote::new(
+                self.milan.clone(),
+                "liqo-tenant-rome".into(),
+                cluster.clone(),
+                "https://192.0.2.2:6443".into(),
+            ),
             cluster,
             node: "liqo-milan".into(),
             tenant_namespace: "liqo-tenant-milan".into(),

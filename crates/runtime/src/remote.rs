@@ -32,6 +32,20 @@ pub struct Remote {
     pub cluster: ClusterIdentity,
     /// URL of its API server.
     pub url: String,
+    /// Shared by all copies of one client.
+    made: Arc<()>,
+}
+
+impl Remote {
+    /// A cluster that is reached by this client.
+    pub fn new(client: Client, namespace: String, cluster: ClusterIdentity, url: String) -> Self {
+        Self { client, namespace, cluster, url, made: Arc::default() }
+    }
+
+    /// Whether both have the same client. After a change of more than the token they have not.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.made, &other.made)
+    }
 }
 
 impl std::fmt::Debug for Remote {
@@ -159,12 +173,8 @@ impl Remotes {
         let token: Token = Arc::new(ArcSwap::from_pointee(token));
         let client = client::build(&config, Some(token.clone()))
             .map_err(|_| unusable(namespace, "no client can be made of it"))?;
-        let remote = Remote {
-            client,
-            namespace: config.default_namespace.clone(),
-            cluster,
-            url: config.cluster_url.to_string(),
-        };
+        let (namespace_there, url) = (config.default_namespace, config.cluster_url.to_string());
+        let remote = Remote::new(client, namespace_there, cluster, url);
         known.insert(namespace.to_owned(), Known { rest, token, remote: remote.clone() });
         Ok(remote)
     }

@@ -31,7 +31,7 @@ pub struct Seen<'a> {
 pub enum Twin<'a> {
     /// It is there, with this name.
     There(&'a str),
-    /// It is wanted, but not there (yet).
+    /// It is wanted, but not there yet, or on its way out.
     Awaited,
     /// Nobody wants it to reach there.
     Unwanted,
@@ -103,7 +103,7 @@ pub fn decide(seen: Seen<'_>, route: Route<'_>, from: Viewpoint<'_>) -> Decision
         return ending(home, seen, from);
     }
     let Twin::There(namespace) = seen.twin else {
-        return Decision { home: nowhere(home, seen.twin), ..Decision::default() };
+        return Decision { home: nowhere(home, seen, from), ..Decision::default() };
     };
     if home.is_of_daemon_set() {
         return Decision { home: stay_pending(home, DAEMON_SET), ..Decision::default() };
@@ -144,14 +144,14 @@ fn delete(shadow: &ShadowPod, grace: Option<i64>) -> Remote {
     Remote::Delete { uid: shadow.metadata.uid.clone(), grace }
 }
 
-fn nowhere(home: &RawPod, twin: Twin<'_>) -> Home {
+fn nowhere(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Home {
     let has_run = home.status.get("containerStatuses").is_some();
-    match twin {
+    match seen.twin {
         _ if home.is_finished() => Home::Nothing,
         _ if home.is_of_daemon_set() => stay_pending(home, DAEMON_SET),
         Twin::Unwanted if has_run => Home::Evict,
         Twin::Unwanted => stay_pending(home, NOT_OFFLOADED),
-        _ if has_run => Home::Nothing,
+        _ if has_run => status(home, seen, from),
         _ => stay_pending(home, NAMESPACE_AWAITED),
     }
 }
@@ -394,7 +394,10 @@ mod tests {
             |home, twin| after(Seen { home: Some(home), twin, shadow: None, remote: None }, None);
         let decision = in_twin(&fresh, Twin::Unwanted);
         assert!(matches!(decision.home, Home::Status(status) if status["phase"] == "Pending"));
-        assert_eq!(in_twin(&ran, Twin::Awaited), Decision::default());
+        let Home::Status(lost) = in_twin(&ran, Twin::Awaited).home else {
+            panic!("it is still ready, in a namespace that is not there")
+        };
+        assert_eq!(lost["conditions"][0]["status"], "False");
         assert_eq!(in_twin(&ran, Twin::Unwanted).home, Home::Evict);
     }
 

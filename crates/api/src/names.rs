@@ -156,6 +156,9 @@ pub const SCHEDULING: &str = "enabled";
 /// ClusterRole, bound in twin namespaces: what the home cluster may do there.
 pub const TWIN_ROLE: &str = "liqo-twin";
 
+/// ClusterRole, bound in twin namespaces: what the controllers need there.
+pub const CONTROL_TWIN_ROLE: &str = "liqo-control-twin";
+
 /// ClusterRole, bound in tenant namespaces: what the controllers need there.
 pub const CONTROL_TENANT_ROLE: &str = "liqo-control-tenant";
 
@@ -174,6 +177,9 @@ pub const FORGED_ANNOTATION: &str = "liqo.io/forged";
 /// RoleBinding, in an offloaded namespace, by which the virtual nodes' component reads what it
 /// reflects.
 pub const KUBELET_ROLE_BINDING: &str = "liqo-kubelet";
+
+/// ServiceAccount, in [`NAMESPACE`], of the controllers.
+pub const CONTROL_ACCOUNT: &str = "liqo-control";
 
 /// ServiceAccount, in [`NAMESPACE`], of the virtual nodes' component.
 pub const KUBELET_ACCOUNT: &str = "liqo-kubelet";

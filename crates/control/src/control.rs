@@ -31,7 +31,6 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
             tracing::error!("answer probes on port {HEALTH_PORT}: {error}");
         }
     });
-    ready.send_replace(true);
 
     let context = Context {
         remotes: Remotes::new(client.clone()),
@@ -41,7 +40,9 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
         shutdown: shutdown.clone(),
     };
     // Every replica answers the API server.
-    tasks.spawn(webhook::run(Arc::new(context.clone())));
+    let listener = webhook::listen()?;
+    tasks.spawn(webhook::run(Arc::new(context.clone()), listener));
+    ready.send_replace(true);
 
     let leading = lease::lead(client, NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
     let context = Arc::new(Context { shutdown: leading.clone(), ..context });

@@ -16,8 +16,9 @@ use kube::{
     },
 };
 use tombolo_api::names::{
-    CLUSTER_ID_LABEL, FINALIZER, HOME_NAMESPACE_ANNOTATION, REMOTE_CLUSTER_ID_LABEL,
-    REPLICATED_FROM_LABEL, TENANT_ACCOUNT, TENANT_LABEL, TWIN_ROLE,
+    CLUSTER_ID_LABEL, CONTROL_ACCOUNT, CONTROL_TWIN_ROLE, FINALIZER, HOME_NAMESPACE_ANNOTATION,
+    NAMESPACE, REMOTE_CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_ACCOUNT, TENANT_LABEL,
+    TWIN_ROLE,
 };
 use tombolo_api::{ClusterId, virtualkubelet::NamespaceMap};
 use tombolo_core::offloading::{Existing, Twin, is_twin, twins};
@@ -30,12 +31,14 @@ pub async fn run(ctx: Arc<Context>) {
     let mut observer = Observer::new();
     let client = &ctx.client;
     let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
-    let binding = watcher::Config::default().fields(&format!("metadata.name={TWIN_ROLE}"));
+    let named = |name| watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let bindings = Bound::ALL.map(|bound| (bound, named(bound.role())));
     let seen = Seen {
         client: client.clone(),
         namespaces: observer.watch(Api::all(client.clone()), watcher::Config::default()),
         maps: observer.watch(Api::all(client.clone()), copies),
-        bindings: observer.watch(Api::all(client.clone()), binding),
+        bindings: bindings
+            .map(|(bound, config)| (bound, observer.watch(Api::all(client.clone()), config))),
     };
     observer.run("twin_namespace", &ctx.shutdown, || seen.reconcile()).await;
 }
@@ -45,8 +48,8 @@ pub async fn run(ctx: Arc<Context>) {
 enum Error {
     #[error("make namespace {0}, the twin of {1} in another cluster")]
     Make(String, String, #[source] kube::Error),
-    #[error("let the home cluster into namespace {0}, by RoleBinding {TWIN_ROLE}")]
-    Bind(String, #[source] kube::Error),
+    #[error("give rights in namespace {0}, by RoleBinding {1}")]
+    Bind(String, &'static str, #[source] kube::Error),
     #[error("delete namespace {0}, which the home cluster wants no more")]
     Delete(String, #[source] kube::Error),
     #[error("set the finalizer of the NamespaceMap in {0}")]
@@ -57,11 +60,45 @@ enum Error {
 
 const MANAGER: &str = "liqo-control/twin-namespace";
 
+/// Whoever runs pods here from outside gets no more than that: no pod of theirs is privileged, or
+/// sees the node. Who trusts them more changes the label.
+const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
+const POD_SECURITY: &str = "baseline";
+
 struct Seen {
     client: Client,
     namespaces: Store<Namespace>,
     maps: Store<NamespaceMap>,
-    bindings: Store<RoleBinding>,
+    bindings: [(Bound, Store<RoleBinding>); 2],
+}
+
+/// Who gets rights in a twin namespace.
+#[derive(Clone, Copy)]
+enum Bound {
+    /// The home cluster.
+    Home,
+    /// The controllers of this one.
+    Control,
+}
+
+impl Bound {
+    const ALL: [Self; 2] = [Self::Home, Self::Control];
+
+    /// The ClusterRole, which the RoleBinding is called after.
+    fn role(self) -> &'static str {
+        match self {
+            Self::Home => TWIN_ROLE,
+            Self::Control => CONTROL_TWIN_ROLE,
+        }
+    }
+
+    /// Account and namespace of it.
+    fn account(self, tenant: &str) -> (&'static str, &str) {
+        match self {
+            Self::Home => (TENANT_ACCOUNT, tenant),
+            Self::Control => (CONTROL_ACCOUNT, NAMESPACE),
+        }
+    }
 }
 
 impl Seen {
@@ -129,7 +166,13 @@ impl Seen {
         let namespace = Namespace {
             metadata: ObjectMeta {
                 name: Some(twin.name.clone()),
-                labels: Some([(REMOTE_CLUSTER_ID_LABEL.to_owned(), home.to_string())].into()),
+                labels: Some(
+                    [
+                        (REMOTE_CLUSTER_ID_LABEL.to_owned(), home.to_string()),
+                        (POD_SECURITY_LABEL.to_owned(), POD_SECURITY.to_owned()),
+                    ]
+                    .into(),
+                ),
                 annotations: Some(
                     [(HOME_NAMESPACE_ANNOTATION.to_owned(), twin.home.clone())].into(),
                 ),
@@ -144,14 +187,19 @@ impl Seen {
     }
 
     async fn bind(&self, twin: &Twin, tenant: &str) -> Result<(), Error> {
-        let wanted = role_binding(&twin.name, tenant);
-        let have = self.bindings.get(&ObjectRef::new(TWIN_ROLE).within(&twin.name));
-        if have.is_some_and(|b| b.role_ref == wanted.role_ref && b.subjects == wanted.subjects) {
-            return Ok(());
-        }
         let api = Api::namespaced(self.client.clone(), &twin.name);
-        let applied = writer::apply(&api, MANAGER, &wanted).await;
-        applied.map(drop).map_err(|error| Error::Bind(twin.name.clone(), error))
+        for (bound, bindings) in &self.bindings {
+            let role = bound.role();
+            let wanted = role_binding(&twin.name, role, bound.account(tenant));
+            let have = bindings.get(&ObjectRef::new(role).within(&twin.name));
+            if have.is_some_and(|b| b.role_ref == wanted.role_ref && b.subjects == wanted.subjects)
+            {
+                continue;
+            }
+            let applied = writer::apply(&api, MANAGER, &wanted).await;
+            applied.map_err(|error| Error::Bind(twin.name.clone(), role, error))?;
+        }
+        Ok(())
     }
 }
 
@@ -163,22 +211,22 @@ fn sender(map: &NamespaceMap, namespaces: &BTreeMap<String, Arc<Namespace>>) -> 
     labels.get(CLUSTER_ID_LABEL).filter(|_| is_tenant)?.parse().ok()
 }
 
-fn role_binding(namespace: &str, tenant: &str) -> RoleBinding {
+fn role_binding(namespace: &str, role: &str, account: (&str, &str)) -> RoleBinding {
     RoleBinding {
         metadata: ObjectMeta {
-            name: Some(TWIN_ROLE.into()),
+            name: Some(role.into()),
             namespace: Some(namespace.into()),
             ..ObjectMeta::default()
         },
         role_ref: RoleRef {
             api_group: "rbac.authorization.k8s.io".into(),
             kind: "ClusterRole".into(),
-            name: TWIN_ROLE.into(),
+            name: role.into(),
         },
         subjects: Some(vec![Subject {
             kind: "ServiceAccount".into(),
-            name: TENANT_ACCOUNT.into(),
-            namespace: Some(tenant.into()),
+            name: account.0.into(),
+            namespace: Some(account.1.into()),
             api_group: None,
         }]),
     }

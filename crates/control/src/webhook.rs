@@ -59,14 +59,14 @@ pub enum Error {
     Serve(#[source] std::io::Error),
 }
 
+/// From here on questions wait to be answered.
+pub fn listen() -> Result<TcpListener, Error> {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).map_err(Error::Listen)
+}
+
 /// Serves until the end is asked for.
-pub async fn run(ctx: Arc<Context>) {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).map_err(Error::Listen);
-    let served = match listener {
-        Ok(listener) => serve(ctx, listener).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = served {
+pub async fn run(ctx: Arc<Context>, listener: TcpListener) {
+    if let Err(error) = serve(ctx, listener).await {
         error!("{}", Chain(&error));
     }
 }

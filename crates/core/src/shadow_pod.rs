@@ -67,9 +67,16 @@ pub fn next(shadow: &ShadowPod, pod: Option<&RawPod>) -> Next {
     }
 }
 
+/// What the home cluster has no say in, whatever it sends.
+const DECIDED_HERE: [&str; 5] =
+    ["nodeName", "serviceAccount", "serviceAccountName", "priority", "priorityClassName"];
+
 /// The pod for a ShadowPod.
 pub fn forge(shadow: &ShadowPod) -> RawPod {
     let mut pod = RawPod { spec: shadow.spec.pod.clone(), ..RawPod::default() };
+    if let Some(spec) = pod.spec.as_object_mut() {
+        spec.retain(|field, _| !DECIDED_HERE.contains(&field.as_str()));
+    }
     let mut labels = shadow.metadata.labels.clone().unwrap_or_default();
     labels.insert(MANAGED_BY_LABEL.into(), SHADOW_POD.into());
     let mut annotations = shadow.metadata.annotations.clone().unwrap_or_default();

@@ -10,7 +10,10 @@ use kube::{
 };
 use tombolo_api::{
     ClusterId, ClusterIdentity,
-    names::{CLUSTER_ID_LABEL, NAMESPACE, TENANT_LABEL},
+    names::{
+        CLUSTER_ID_LABEL, CONTROL_ACCOUNT, CONTROL_TENANT_ROLE, KUBELET_ACCOUNT,
+        KUBELET_TENANT_ROLE, NAMESPACE, TENANT_LABEL,
+    },
 };
 use tombolo_core::identity::tenant_namespace;
 use tombolo_runtime::writer;
@@ -20,7 +23,7 @@ use super::{Error, MANAGER, failed};
 
 /// Who of this cluster needs rights in a tenant namespace: by which ClusterRole, and which account.
 const BOUND: [(&str, &str); 2] =
-    [("liqo-control-tenant", "liqo-control"), ("liqo-kubelet-tenant", "liqo-kubelet")];
+    [(CONTROL_TENANT_ROLE, CONTROL_ACCOUNT), (KUBELET_TENANT_ROLE, KUBELET_ACCOUNT)];
 
 /// The name of the peer's namespace, which is made if there is none.
 pub(crate) async fn ensure(client: &Client, peer: &ClusterIdentity) -> Result<String, Error> {

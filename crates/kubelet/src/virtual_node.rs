@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::{Api, Client, ResourceExt, runtime::watcher};
+use kube::{Api, Client, ResourceExt};
 use tokio::{
     net::TcpListener,
     sync::watch,
@@ -20,7 +20,13 @@ use tombolo_core::{
     reflect::pod::RawPod,
 };
 use tombolo_runtime::{
-    controller::Chain, finalizer, remote::Remotes, settings::Settings, shutdown::Shutdown, writer,
+    controller::Chain,
+    finalizer,
+    observe::{Watched, named},
+    remote::Remotes,
+    settings::Settings,
+    shutdown::Shutdown,
+    writer,
 };
 use tracing::{info, warn};
 
@@ -29,7 +35,6 @@ use crate::{
     peer::Peer,
     pods::{self, Pods},
     reflection,
-    watching::Watched,
 };
 
 const RETRY: Duration = Duration::from_millis(500);
@@ -221,10 +226,9 @@ fn offers(shared: &Shared, offer: &ResourceOffer) -> Api<ResourceOffer> {
 /// A renewed identity counts as soon as it is there.
 fn renew(shared: &Shared, peer: &Peer) -> Watched<Secret> {
     let api = Api::namespaced(shared.client.clone(), &peer.tenant_namespace);
-    let of_name = watcher::Config::default().fields(&format!("metadata.name={IDENTITY_SECRET}"));
     let (remotes, namespace) = (shared.remotes.clone(), peer.tenant_namespace.clone());
     let cluster = peer.cluster.clone();
-    Watched::new(api, of_name, move |_| {
+    Watched::telling(api, named(IDENTITY_SECRET), move |_, _| {
         let (remotes, namespace, cluster) = (remotes.clone(), namespace.clone(), cluster.clone());
         tokio::spawn(async move {
             if let Err(error) = remotes.in_namespace(&namespace, cluster).await {
@@ -243,7 +247,7 @@ async fn drain(peer: &Peer, pods: &Pods, inputs: &mut watch::Receiver<Inputs>) {
         changes.borrow_and_update();
         let left: Vec<Arc<RawPod>> =
             pods.at_home().into_iter().filter(|pod| !pod.is_of_daemon_set()).collect();
-        if pods.is_complete() && left.is_empty() {
+        if pods.is_filled() && left.is_empty() {
             return;
         }
         for pod in left.iter().filter(|pod| !pod.is_deleting()) {

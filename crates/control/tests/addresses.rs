@@ -1,27 +1,11 @@
 //! The address service and the joining of networks, on real API servers: what was answered
 //! survives, what can't be answered says why, and no two clusters ever share a name.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Debug,
-    net::IpAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, net::IpAddr, ops::Deref, sync::Arc, time::Instant};
 
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
-    coordination::v1::Lease,
-    core::v1::{Namespace, Node, Secret, ServiceAccount},
-    rbac::v1::RoleBinding,
-};
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-    core::NamespaceResourceScope,
-};
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
+use kube::api::ListParams;
+use serde_json::json;
 use tokio::{
     net::TcpListener,
     sync::{Mutex, MutexGuard, OnceCell},
@@ -39,10 +23,8 @@ use tombolo_api::{
 };
 use tombolo_control::{context::Context, ipam::Ipam, network_config, replicator};
 use tombolo_core::translate::{Networks, RealIp, overlap};
-use tombolo_runtime::{
-    events::Events, remote::Remotes, settings::Settings, shutdown::Shutdown, writer,
-};
-use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
+use tombolo_runtime::shutdown::Shutdown;
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
 use tonic::{Code, transport::Channel};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,7 +133,7 @@ async fn many_at_once_share_few_writes_and_no_address() {
     names.dedup();
     assert_eq!(names.len(), 1000);
     assert_eq!(rome.nat_mappings().await.len(), 1000);
-    let storages = Api::<IpamStorage>::all(rome.client.clone());
+    let storages = rome.all::<IpamStorage>();
     let storages = storages.list(&ListParams::default()).await.unwrap();
     let most = storages.iter().map(|storage| storage.spec.endpoint_mappings.len()).max();
     assert!(most.unwrap() <= 128, "objects stay small");
@@ -193,15 +175,12 @@ async fn networks_of_nodes_and_reserved_ones_are_no_names() {
     assert!(is_kept("10.50.0.0/16").await);
 
     let network = json!({ "reservedSubnets": ["10.40.0.0/14"] });
-    let config = json!({ "metadata": { "name": "cluster" }, "spec": { "network": network } });
-    rome.make::<ClusterConfig>(config).await;
+    rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
     eventually("10.40.0.0/16 is reserved", async || is_kept("10.40.0.0/16").await, |it| !*it).await;
 
-    rome.make::<Node>(json!({ "metadata": { "name": "one" } })).await;
+    rome.put::<Node>("one", json!({})).await;
     let address = json!({ "type": "InternalIP", "address": "10.50.7.7" });
-    let status = json!({ "status": { "addresses": [address] } });
-    let nodes = Api::<Node>::all(rome.client.clone());
-    nodes.patch_status("one", &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
+    rome.put_status::<Node>("one", json!({ "addresses": [address] })).await;
     eventually("a node is in 10.50.0.0/16", async || is_kept("10.50.0.0/16").await, |it| !*it)
         .await;
 
@@ -220,10 +199,7 @@ async fn peers_with_the_same_networks_get_names_that_never_collide() {
         let namespace = format!("liqo-tenant-{peer}");
         rome.tenant(&namespace, &format!("id-of-{peer}")).await;
         let config = json!({
-            "metadata": {
-                "name": peer,
-                "labels": { names::REPLICATED_FROM_LABEL: format!("id-of-{peer}") },
-            },
+            "metadata": { "labels": { names::REPLICATED_FROM_LABEL: format!("id-of-{peer}") } },
             "spec": {
                 "clusterID": "id-of-rome",
                 "podCIDR": "10.244.0.0/16",
@@ -233,12 +209,12 @@ async fn peers_with_the_same_networks_get_names_that_never_collide() {
                 "backend_config": {},
             },
         });
-        rome.make_in::<NetworkConfig>(&namespace, config).await;
+        rome.put_in::<NetworkConfig>(&namespace, peer, config).await;
     }
     let mut taken: Vec<Cidr> = vec![cidr("10.244.0.0/16"), cidr("10.96.0.0/16")];
     for peer in peers {
         let config = rome
-            .until::<NetworkConfig>(&format!("liqo-tenant-{peer}"), peer, |config| {
+            .until_in::<NetworkConfig>(&format!("liqo-tenant-{peer}"), peer, |config| {
                 config.status.as_ref().is_some_and(|status| status.processed)
             })
             .await;
@@ -264,24 +240,23 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     // Rome wants a peering; there is no gateway yet.
     let identity = json!({ "clusterID": "id-of-rome", "clusterName": "rome" });
     let spec = json!({ "clusterIdentity": identity, "authUrl": "https://192.0.2.1" });
-    let request = |label: &str, id: &str| json!({ "metadata": { "name": "rome", "labels": { label: id } }, "spec": spec });
-    let wanted = request(names::REPLICATE_TO_LABEL, "id-of-milan");
-    rome.make_in::<ResourceRequest>("liqo-tenant-milan", wanted).await;
-    rome.says("milan", "WaitingForGateway").await;
+    let labels = json!({ names::REPLICATE_TO_LABEL: "id-of-milan" });
+    let wanted = json!({ "metadata": { "labels": labels }, "spec": spec });
+    rome.put_in::<ResourceRequest>("liqo-tenant-milan", "rome", wanted).await;
+    rome.says("milan", "TunnelEndpoint", "WaitingForGateway").await;
     rome.gateway("192.0.2.1").await;
     milan.gateway("192.0.2.2").await;
-    rome.says("milan", "WaitingForPeer").await;
+    rome.says("milan", "TunnelEndpoint", "WaitingForPeer").await;
 
     // The copy of the request is made by rome's replicator; milan accepts.
-    milan.until::<ResourceRequest>("liqo-tenant-rome", "rome", |_| true).await;
-    let requests = Api::<ResourceRequest>::namespaced(milan.client.clone(), "liqo-tenant-rome");
+    milan.until_in::<ResourceRequest>("liqo-tenant-rome", "rome", |_| true).await;
     let accepted = json!({ "state": "Accepted" });
-    writer::apply_status(&requests, "test", "rome", &accepted).await.unwrap();
+    milan.put_status_in::<ResourceRequest>("liqo-tenant-rome", "rome", accepted).await;
 
     let start = Instant::now();
     let known = |endpoint: &TunnelEndpoint| Networks::from_tunnel_endpoint(endpoint).is_some();
-    let from_rome = rome.until::<TunnelEndpoint>("liqo-tenant-milan", "milan", known).await;
-    let from_milan = milan.until::<TunnelEndpoint>("liqo-tenant-rome", "rome", known).await;
+    let from_rome = rome.until_in::<TunnelEndpoint>("liqo-tenant-milan", "milan", known).await;
+    let from_milan = milan.until_in::<TunnelEndpoint>("liqo-tenant-rome", "rome", known).await;
     println!("accepted → both tunnel endpoints: {:?}", start.elapsed());
     assert_eq!(from_rome.spec.endpoint_ip.to_string(), "192.0.2.2");
     assert_eq!(from_milan.spec.endpoint_ip.to_string(), "192.0.2.1");
@@ -298,12 +273,11 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     let pod = RealIp("10.244.3.4".parse().unwrap());
     assert_eq!(here.name_there(pod), there.name_here(pod));
 
-    rome.says("milan", "WaitingForGateway").await;
-    let endpoints = Api::<TunnelEndpoint>::namespaced(rome.client.clone(), "liqo-tenant-milan");
+    rome.says("milan", "TunnelEndpoint", "WaitingForGateway").await;
     let connection = json!({ "connection": { "status": "connected" } });
-    writer::apply_status(&endpoints, "liqo-gateway", "milan", &connection).await.unwrap();
-    rome.says("milan", "Connected").await;
-    let cluster = rome.get::<ForeignCluster>("milan").await;
+    rome.put_status_in::<TunnelEndpoint>("liqo-tenant-milan", "milan", connection).await;
+    rome.says("milan", "TunnelEndpoint", "Connected").await;
+    let cluster = rome.get::<ForeignCluster>("milan").await.unwrap();
     let network = cluster.status.unwrap().network.unwrap();
     assert!(network.tunnel_endpoint.unwrap().available);
     assert!(network.local_network_config.unwrap().available);
@@ -312,22 +286,20 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     // The gateway moves.
     rome.gateway("192.0.2.11").await;
     milan
-        .until::<TunnelEndpoint>("liqo-tenant-rome", "rome", |endpoint| {
+        .until_in::<TunnelEndpoint>("liqo-tenant-rome", "rome", |endpoint| {
             endpoint.spec.endpoint_ip == IpAddr::from([192, 0, 2, 11])
         })
         .await;
 
     // The peering ends, and nothing is left.
-    let requests = Api::<ResourceRequest>::namespaced(rome.client.clone(), "liqo-tenant-milan");
-    requests.delete("rome", &DeleteParams::default()).await.unwrap();
+    rome.delete_in::<ResourceRequest>("liqo-tenant-milan", "rome").await;
     for side in [&rome, &milan] {
         side.none::<NetworkConfig>().await;
         side.none::<TunnelEndpoint>().await;
     }
-    rome.says("milan", "NoPeering").await;
+    rome.says("milan", "TunnelEndpoint", "NoPeering").await;
     let freed = async || {
-        let storages = Api::<IpamStorage>::all(rome.client.clone());
-        let storage = storages.get("liqo-networks").await.unwrap();
+        let storage = rome.get::<IpamStorage>("liqo-networks").await.unwrap();
         storage.spec.cluster_subnets.len()
     };
     eventually("no networks of peers", freed, |count| *count == 0).await;
@@ -337,9 +309,14 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
 }
 
 /// One cluster.
-struct Side {
-    client: Client,
-    settings: Settings,
+struct Side(tombolo_testing::Side);
+
+impl Deref for Side {
+    type Target = tombolo_testing::Side;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 /// There is one bed; whoever uses it is alone with it.
@@ -352,7 +329,7 @@ async fn cluster(name: &str) -> &'static Cluster {
         let bed = Testbed::builder("addresses").cluster(cluster("rome")).cluster(cluster("milan"));
         let bed = bed.start().await.expect("the API servers start");
         for name in ["rome", "milan"] {
-            define(&bed.cluster(name).client().await.expect("a client")).await;
+            tombolo_testing::Side::new(bed.cluster(name)).await;
         }
         bed
     };
@@ -371,21 +348,7 @@ impl Side {
     }
 
     async fn of(name: &str) -> Self {
-        let cluster = cluster(name).await;
-        let settings = Settings {
-            cluster_id: format!("id-of-{name}").parse().unwrap(),
-            cluster_name: name.parse().unwrap(),
-            api_server_url: format!("https://{}:6443", cluster.node(1).address()),
-            pod_cidr: cidr("10.244.0.0/16"),
-            service_cidr: cidr("10.96.0.0/16"),
-            pod_name: "control".into(),
-            pod_ip: "127.0.0.1".parse().unwrap(),
-            node_name: String::new(),
-            host_ip: "127.0.0.1".parse().unwrap(),
-        };
-        let side = Self { client: cluster.client().await.expect("a client"), settings };
-        side.make::<Namespace>(json!({ "metadata": { "name": "liqo" } })).await;
-        side
+        Self(tombolo_testing::Side::again(cluster(name).await).await)
     }
 
     /// The address service, and a client of it.
@@ -402,88 +365,12 @@ impl Side {
     /// What joins networks.
     async fn start(&self) -> (Ipam, Shutdown) {
         let shutdown = Shutdown::new();
-        let context = Arc::new(Context {
-            client: self.client.clone(),
-            settings: self.settings.clone(),
-            remotes: Remotes::new(self.client.clone()),
-            shutdown: shutdown.clone(),
-            events: Events::new(self.client.clone(), "test"),
-        });
+        let context = Context::new(self.client.clone(), self.settings.clone(), shutdown.clone());
+        let context = Arc::new(context);
         let ipam = Ipam::start(self.client.clone(), &self.settings, &shutdown).await.unwrap();
         tokio::spawn(network_config::run(context.clone(), ipam.clone()));
         tokio::spawn(replicator::run(context));
         (ipam, shutdown)
-    }
-
-    /// What discovery and authentication would have brought about.
-    async fn knows(&self, other: &Side) {
-        let peer = &other.settings;
-        let ours = names::tenant_namespace(&peer.cluster_name);
-        let theirs = names::tenant_namespace(&self.settings.cluster_name);
-        self.tenant(&ours, peer.cluster_id.as_str()).await;
-        let kubeconfig = other.identity_for(self).await;
-        let secret = json!({
-            "metadata": { "name": names::IDENTITY_SECRET },
-            "stringData": { "kubeconfig": kubeconfig },
-        });
-        self.make_in::<Secret>(&ours, secret).await;
-        let identity = json!({ "clusterID": peer.cluster_id, "clusterName": peer.cluster_name });
-        self.make::<ForeignCluster>(json!({
-            "metadata": { "name": peer.cluster_name },
-            "spec": { "authUrl": "https://192.0.2.1:443", "clusterIdentity": identity },
-        }))
-        .await;
-        let status = json!({
-            "authStatus": "Accepted",
-            "tenantNamespace": { "local": ours, "remote": theirs },
-            "conditions": [{
-                "type": "Authenticated", "status": "True", "reason": "Accepted", "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }],
-        });
-        let clusters = Api::<ForeignCluster>::all(self.client.clone());
-        let name = peer.cluster_name.as_str();
-        writer::apply_status(&clusters, "test", name, &status).await.expect("a status");
-    }
-
-    async fn identity_for(&self, other: &Side) -> String {
-        let namespace = names::tenant_namespace(&other.settings.cluster_name);
-        self.tenant(&namespace, other.settings.cluster_id.as_str()).await;
-        let account = "liqo-cluster";
-        self.make_in::<ServiceAccount>(&namespace, json!({ "metadata": { "name": account } }))
-            .await;
-        let role = json!({
-            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin",
-        });
-        let subject = json!({ "kind": "ServiceAccount", "name": account, "namespace": namespace });
-        let binding = json!({
-            "metadata": { "name": account }, "roleRef": role, "subjects": [subject],
-        });
-        self.make_in::<RoleBinding>(&namespace, binding).await;
-        let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), &namespace);
-        let spec = TokenRequestSpec { expiration_seconds: Some(3600), ..Default::default() };
-        let request = TokenRequest { spec, ..Default::default() };
-        let token =
-            accounts.create_token_request(account, &PostParams::default(), &request).await.unwrap();
-        let context = json!({ "cluster": "it", "user": "it", "namespace": namespace });
-        let server = json!({
-            "server": self.settings.api_server_url, "insecure-skip-tls-verify": true,
-        });
-        json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "it",
-            "clusters": [{ "name": "it", "cluster": server }],
-            "users": [{ "name": "it", "user": { "token": token.status.unwrap().token } }],
-            "contexts": [{ "name": "it", "context": context }],
-        })
-        .to_string()
-    }
-
-    async fn tenant(&self, namespace: &str, peer: &str) {
-        let labels = json!({ names::TENANT_LABEL: "true", names::CLUSTER_ID_LABEL: peer });
-        self.make::<Namespace>(json!({ "metadata": { "name": namespace, "labels": labels } }))
-            .await;
     }
 
     /// A gateway announces itself.
@@ -493,108 +380,15 @@ impl Side {
             names::GATEWAY_PORT_ANNOTATION: "51840",
             names::GATEWAY_PUBLIC_KEY_ANNOTATION: format!("{}=", "A".repeat(43)),
         });
-        let lease = json!({
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": { "name": names::GATEWAY_LEASE, "annotations": annotations },
-        });
-        let leases = Api::<Lease>::namespaced(self.client.clone(), names::NAMESPACE);
-        let params = PatchParams::apply("test");
-        leases.patch(names::GATEWAY_LEASE, &params, &Patch::Apply(&lease)).await.unwrap();
+        let lease = json!({ "metadata": { "annotations": annotations } });
+        self.put_in::<Lease>(names::NAMESPACE, names::GATEWAY_LEASE, lease).await;
     }
 
     /// All mappings that gateways are told, whatever the cluster.
     async fn nat_mappings(&self) -> BTreeMap<String, String> {
-        let mappings = Api::<NatMapping>::all(self.client.clone());
-        let mappings = mappings.list(&ListParams::default()).await.unwrap();
+        let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
         let all = mappings.iter().flat_map(|mapping| &mapping.spec.cluster_mappings);
         all.map(|(from, to)| (from.to_string(), to.to_string())).collect()
-    }
-
-    async fn says(&self, peer: &str, reason: &str) {
-        let ask = async || {
-            let status = self.get::<ForeignCluster>(peer).await.status?;
-            let found = status.conditions.into_iter().find(|it| it.type_ == "TunnelEndpoint")?;
-            Some((found.reason, found.message))
-        };
-        let what = format!("{} says of the tunnel to {peer}", self.settings.cluster_name);
-        eventually(&what, ask, |said| said.as_ref().is_some_and(|(said, _)| said == reason)).await;
-    }
-
-    async fn get<K>(&self, name: &str) -> K
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-    {
-        Api::<K>::all(self.client.clone()).get(name).await.expect("it is there")
-    }
-
-    async fn until<K>(&self, namespace: &str, name: &str, wanted: impl Fn(&K) -> bool) -> K
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned,
-    {
-        let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        let ask = async || api.get_opt(name).await.expect("an answer");
-        let is_wanted = |found: &Option<K>| found.as_ref().is_some_and(&wanted);
-        let what = format!("{} {namespace}/{name}", K::kind(&()));
-        eventually(&what, ask, is_wanted).await.expect("it was found")
-    }
-
-    async fn none<K>(&self)
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-    {
-        let api = Api::<K>::all(self.client.clone());
-        let ask = async || {
-            let list = api.list(&ListParams::default()).await.expect("a list");
-            list.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
-        };
-        eventually(&format!("no {}", K::kind(&())), ask, Vec::is_empty).await;
-    }
-
-    async fn clear<K>(&self)
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-    {
-        let api = Api::<K>::all(self.client.clone());
-        for object in api.list(&ListParams::default()).await.expect("a list") {
-            let url = K::url_path(&(), object.namespace().as_deref());
-            let request = kube::core::Request::new(url);
-            let request =
-                request.delete(&object.name_any(), &DeleteParams::default()).expect("a request");
-            self.client.request_text(request).await.expect("it can be deleted");
-        }
-    }
-
-    async fn make<K>(&self, object: Value)
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
-    {
-        make(&Api::<K>::all(self.client.clone()), object).await;
-    }
-
-    async fn make_in<K>(&self, namespace: &str, object: Value)
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + Serialize
-            + DeserializeOwned,
-    {
-        make(&Api::<K>::namespaced(self.client.clone(), namespace), object).await;
-    }
-}
-
-async fn make<K>(api: &Api<K>, object: Value)
-where
-    K: Clone + Debug + Serialize + DeserializeOwned,
-{
-    let object: K = serde_json::from_value(object).expect("a manifest");
-    match api.create(&PostParams::default(), &object).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => {}
-        other => drop(other.expect("it can be made")),
     }
 }
 
@@ -614,34 +408,6 @@ async fn remote(
 ) -> Result<String, tonic::Status> {
     let request = GetRemotePodIpRequest { cluster_id: cluster.into(), ip: ip.into() };
     Ok(client.get_remote_pod_ip(request).await?.into_inner().remote_ip)
-}
-
-async fn define(client: &Client) {
-    let definitions = Api::all(client.clone());
-    for definition in tombolo_api::crds() {
-        let name = definition.name_any();
-        definitions.create(&PostParams::default(), &definition).await.expect("it is valid");
-        let established = kube::runtime::conditions::is_crd_established();
-        kube::runtime::wait::await_condition(definitions.clone(), &name, established)
-            .await
-            .expect("it is established");
-    }
-}
-
-async fn eventually<T: Debug>(
-    what: &str,
-    mut ask: impl AsyncFnMut() -> T,
-    wanted: impl Fn(&T) -> bool,
-) -> T {
-    let start = Instant::now();
-    loop {
-        let answer = ask().await;
-        if wanted(&answer) {
-            return answer;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}: {answer:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 fn cidr(text: &str) -> Cidr {

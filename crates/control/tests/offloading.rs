@@ -3,8 +3,8 @@
 //! out of service with these.
 
 use std::{
-    fmt::Debug,
     net::{Ipv4Addr, TcpListener, UdpSocket},
+    ops::Deref,
     sync::{Arc, LazyLock},
     time::{Duration, Instant},
 };
@@ -16,11 +16,9 @@ use k8s_openapi::api::{
     rbac::v1::RoleBinding,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-    core::{ClusterResourceScope, NamespaceResourceScope},
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
 };
-use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{runtime::Runtime, sync::OnceCell};
 use tombolo_api::{
@@ -33,10 +31,9 @@ use tombolo_control::{
     context::Context, namespace_map, namespace_offloading, shadow_endpoint_slice, twin_namespace,
     webhook,
 };
-use tombolo_runtime::{
-    events::Events, remote::Remotes, settings::Settings, shutdown::Shutdown, writer,
-};
-use tombolo_testbed::{ClusterSpec, Testbed};
+use tombolo_runtime::{shutdown::Shutdown, writer};
+use tombolo_testbed::{ClusterSpec, Testbed, answer_to};
+use tombolo_testing::{Side, condition, settings};
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static BED: OnceCell<(Testbed, World)> = OnceCell::const_new();
@@ -59,13 +56,13 @@ fn the_label_offloads_a_namespace_and_its_removal_brings_it_back() {
         assert_eq!(status.conditions[0].status, "True");
         let map = world.get_in::<NamespaceMap>("liqo-tenant-milan", "rome").await.unwrap();
         assert_eq!(map.spec.desired_mapping["shop"], "shop-rome");
-        assert_eq!(map.labels()["liqo.io/replicate-to"], "milan-id");
+        assert_eq!(map.labels()["liqo.io/replicate-to"], "id-of-milan");
         let shop = world.get::<Namespace>("shop").await.unwrap();
         assert_eq!(shop.labels()["liqo.io/scheduling"], "enabled");
         let binding = world.get_in::<RoleBinding>("shop", "liqo-kubelet").await.unwrap();
         assert_eq!(binding.role_ref.name, "liqo-kubelet-namespace");
         let twin = world.get::<Namespace>("shop-rome").await.unwrap();
-        assert_eq!(twin.labels()["liqo.io/remote-cluster-id"], "rome-id");
+        assert_eq!(twin.labels()["liqo.io/remote-cluster-id"], "id-of-rome");
         assert_eq!(twin.annotations()["liqo.io/home-namespace"], "shop");
         let binding = world.get_in::<RoleBinding>("shop-rome", "liqo-twin").await.unwrap();
         let subject = &binding.subjects.unwrap()[0];
@@ -77,7 +74,7 @@ fn the_label_offloads_a_namespace_and_its_removal_brings_it_back() {
         // Somebody deletes the twin: it is made again.
         let before = twin.uid();
         world.delete::<Namespace>("shop-rome").await;
-        eventually("the twin is made again", async || {
+        answer_to("the twin is made again", async || {
             world.get::<Namespace>("shop-rome").await.filter(|twin| twin.uid() != before).map(drop)
         })
         .await;
@@ -86,7 +83,7 @@ fn the_label_offloads_a_namespace_and_its_removal_brings_it_back() {
         let unlabel = json!({ "metadata": { "labels": { "liqo.io/enabled": null } } });
         let api: Api<Namespace> = Api::all(world.client.clone());
         api.patch("shop", &PatchParams::default(), &Patch::Merge(unlabel)).await.unwrap();
-        eventually("all of it is gone", async || {
+        answer_to("all of it is gone", async || {
             let offloading = world.get_in::<NamespaceOffloading>("shop", "offloading").await;
             let twin = world.get::<Namespace>("shop-rome").await;
             let binding = world.get_in::<RoleBinding>("shop", "liqo-kubelet").await;
@@ -130,10 +127,7 @@ fn what_a_user_made_stays_without_the_label() {
         // With the namespace goes its twin.
         world.delete::<Namespace>("mine").await;
         for name in ["mine", "yours"] {
-            eventually("both are gone", async || {
-                world.get::<Namespace>(name).await.is_none().then_some(())
-            })
-            .await;
+            world.until_gone::<Namespace>(name).await;
         }
     });
 }
@@ -151,12 +145,8 @@ fn a_namespace_that_was_there_is_no_twin_and_stays() {
         let status = offloading.status.unwrap();
         assert!(status.clusters[0].message.as_ref().unwrap().contains("taken"));
         assert_eq!(status.conditions[0].reason, "Refused");
-        let api = Api::<NamespaceOffloading>::namespaced(world.client.clone(), "taken");
-        api.delete("offloading", &DeleteParams::default()).await.unwrap();
-        eventually("the NamespaceOffloading is gone", async || {
-            world.get_in::<NamespaceOffloading>("taken", "offloading").await.is_none().then_some(())
-        })
-        .await;
+        world.delete_in::<NamespaceOffloading>("taken", "offloading").await;
+        world.until_gone_in::<NamespaceOffloading>("taken", "offloading").await;
         let taken = world.get::<Namespace>("taken").await.unwrap();
         assert!(taken.metadata.deletion_timestamp.is_none());
     });
@@ -179,7 +169,7 @@ fn the_api_server_asks_the_webhook_about_pods() {
         }))
         .unwrap();
         // Until the namespace has its label and its account, and the webhook its certificate.
-        let amended = eventually("a pod is amended", async || {
+        let amended = answer_to("a pod is amended", async || {
             let pod = api.create(&PostParams::default(), &pod).await.ok()?;
             pod.spec.unwrap().affinity
         })
@@ -203,7 +193,7 @@ fn the_api_server_asks_the_webhook_about_pods() {
 
         // A lost certificate is made anew, and the API server learns of it.
         world.delete_in::<Secret>("liqo", "liqo-webhook-cert").await;
-        eventually("the API server trusts another certificate", async || {
+        answer_to("the API server trusts another certificate", async || {
             let secret = world.get_in::<Secret>("liqo", "liqo-webhook-cert").await?;
             let hooks = world.get::<MutatingWebhookConfiguration>("liqo").await?;
             let bundle = hooks.webhooks?[0].client_config.ca_bundle.clone();
@@ -224,8 +214,8 @@ fn endpoints_go_out_of_service_with_their_cluster() {
             "metadata": { "labels": {
                 "kubernetes.io/service-name": "web",
                 "endpointslice.kubernetes.io/managed-by": "endpointslice.reflection.liqo.io",
-                "virtualkubelet.liqo.io/origin": "paris-id",
-                "virtualkubelet.liqo.io/destination": "rome-id",
+                "virtualkubelet.liqo.io/origin": "id-of-paris",
+                "virtualkubelet.liqo.io/destination": "id-of-rome",
             } },
             "spec": { "template": {
                 "addressType": "IPv4", "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }],
@@ -238,7 +228,7 @@ fn endpoints_go_out_of_service_with_their_cluster() {
         world.put_in::<ShadowEndpointSlice>("endpoints", "web-1", shadow).await;
         let is_ready = async |wanted: [bool; 2]| {
             let since = Instant::now();
-            eventually(&format!("readiness is {wanted:?}"), async || {
+            answer_to(&format!("readiness is {wanted:?}"), async || {
                 let slice = world.get_in::<EndpointSlice>("endpoints", "web-1").await?;
                 let ready = slice.endpoints.iter().map(|e| e.conditions.as_ref()?.ready);
                 let ready: Vec<bool> = ready.collect::<Option<_>>()?;
@@ -263,23 +253,23 @@ fn endpoints_go_out_of_service_with_their_cluster() {
         // It is put right, and goes with the shadow.
         let before = slice.uid();
         world.delete_in::<EndpointSlice>("endpoints", "web-1").await;
-        eventually("the slice is made again", async || {
-            let slice = world.get_in::<EndpointSlice>("endpoints", "web-1").await?;
-            (slice.uid() != before).then_some(())
-        })
-        .await;
+        let is_another = |slice: &EndpointSlice| slice.uid() != before;
+        world.until_in("endpoints", "web-1", is_another).await;
         world.delete_in::<ShadowEndpointSlice>("endpoints", "web-1").await;
-        eventually("the slice is gone", async || {
-            world.get_in::<EndpointSlice>("endpoints", "web-1").await.is_none().then_some(())
-        })
-        .await;
+        world.until_gone_in::<EndpointSlice>("endpoints", "web-1").await;
     });
 }
 
 /// The cluster, with all controllers of both sides, and somebody who carries NamespaceMaps from
 /// one tenant namespace to the other.
-struct World {
-    client: Client,
+struct World(Side);
+
+impl Deref for World {
+    type Target = Side;
+
+    fn deref(&self) -> &Side {
+        &self.0
+    }
 }
 
 async fn world() -> &'static World {
@@ -290,37 +280,26 @@ async fn start() -> (Testbed, World) {
     let cluster = ClusterSpec::new("rome").control_plane_only();
     let bed = Testbed::builder("offloading").cluster(cluster).start().await;
     let bed = bed.expect("the control plane starts");
-    let cluster = bed.cluster("rome");
-    let world = World { client: cluster.client().await.unwrap() };
-    for crd in tombolo_api::crds() {
-        let name = crd.name_any();
-        let api = Api::all(world.client.clone());
-        api.create(&PostParams::default(), &crd).await.unwrap();
-        let established = kube::runtime::conditions::is_crd_established();
-        kube::runtime::wait::await_condition(api, &name, established).await.unwrap();
-    }
-    world.put::<Namespace>("liqo", json!({})).await;
+    let world = World(Side::new(bed.cluster("rome")).await);
     for peer in ["rome", "milan"] {
-        let labels = json!({
-            "liqo.io/tenant": "true", "discovery.liqo.io/cluster-id": format!("{peer}-id"),
-        });
-        let name = format!("liqo-tenant-{peer}");
-        world.put::<Namespace>(&name, json!({ "metadata": { "labels": labels } })).await;
+        world.tenant(&format!("liqo-tenant-{peer}"), &format!("id-of-{peer}")).await;
     }
     let tenant = json!({ "tenantNamespace": { "local": "liqo-tenant-milan" } });
     world.foreign_cluster("milan", tenant).await;
     let offer = json!({
-        "metadata": { "labels": { "liqo.io/replicated-from": "milan-id" } },
-        "spec": { "clusterID": "milan-id", "resourceQuota": { "hard": { "cpu": "4" } } },
+        "metadata": { "labels": { "liqo.io/replicated-from": "id-of-milan" } },
+        "spec": { "clusterID": "id-of-milan", "resourceQuota": { "hard": { "cpu": "4" } } },
     });
     world.put_in::<ResourceOffer>("liqo-tenant-milan", "milan", offer).await;
-    let offers: Api<ResourceOffer> = Api::namespaced(world.client.clone(), "liqo-tenant-milan");
     let accepted = json!({ "phase": "Accepted" });
-    writer::apply_status(&offers, "test", "milan", &accepted).await.unwrap();
+    world.put_status_in::<ResourceOffer>("liqo-tenant-milan", "milan", accepted).await;
 
-    let address = cluster.node(1).address();
-    let rome = context(&world.client, "rome");
-    let milan = context(&world.client, "milan");
+    let address = world.cluster.node(1).address();
+    let context = |name: &str| {
+        let settings = settings(name, address);
+        Arc::new(Context::new(world.client.clone(), settings, Shutdown::new()))
+    };
+    let (rome, milan) = (context("rome"), context("milan"));
     tokio::spawn(namespace_offloading::run(rome.clone()));
     tokio::spawn(namespace_map::run(rome.clone()));
     tokio::spawn(twin_namespace::run(milan.clone()));
@@ -337,7 +316,7 @@ async fn carry(client: Client) {
     loop {
         if let Ok(Some(original)) = here.get_opt("rome").await {
             let mut copy = NamespaceMap::new("rome", original.spec.clone());
-            let label = ("liqo.io/replicated-from".to_owned(), "rome-id".to_owned());
+            let label = ("liqo.io/replicated-from".to_owned(), "id-of-rome".to_owned());
             copy.metadata.labels = Some([label].into());
             if let Ok(copy) = writer::apply(&there, "test", &copy).await
                 && let Some(status) = &copy.status
@@ -350,112 +329,26 @@ async fn carry(client: Client) {
     }
 }
 
-fn context(client: &Client, name: &str) -> Arc<Context> {
-    Arc::new(Context {
-        client: client.clone(),
-        settings: Settings {
-            cluster_id: format!("{name}-id").parse().unwrap(),
-            cluster_name: name.parse().unwrap(),
-            api_server_url: "https://192.0.2.1:6443".into(),
-            pod_cidr: "10.244.0.0/16".parse().unwrap(),
-            service_cidr: "10.96.0.0/16".parse().unwrap(),
-            pod_name: "liqo-control-0".into(),
-            pod_ip: Ipv4Addr::LOCALHOST.into(),
-            node_name: String::new(),
-            host_ip: Ipv4Addr::LOCALHOST.into(),
-        },
-        remotes: Remotes::new(client.clone()),
-        shutdown: Shutdown::new(),
-        events: Events::new(client.clone(), "liqo-control"),
-    })
-}
-
-trait Object: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {}
-
-impl<K> Object for K where
-    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
-{
-}
-
 impl World {
-    async fn get<K: Object + Resource<Scope = ClusterResourceScope>>(
-        &self,
-        name: &str,
-    ) -> Option<K> {
-        Api::<K>::all(self.client.clone()).get_opt(name).await.unwrap()
-    }
-
-    async fn get_in<K: Object + Resource<Scope = NamespaceResourceScope>>(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Option<K> {
-        Api::<K>::namespaced(self.client.clone(), namespace).get_opt(name).await.unwrap()
-    }
-
-    async fn put<K: Object + Resource<Scope = ClusterResourceScope>>(
-        &self,
-        name: &str,
-        object: Value,
-    ) {
-        apply(&Api::<K>::all(self.client.clone()), name, object).await;
-    }
-
-    async fn put_in<K: Object + Resource<Scope = NamespaceResourceScope>>(
-        &self,
-        namespace: &str,
-        name: &str,
-        object: Value,
-    ) {
-        apply(&Api::<K>::namespaced(self.client.clone(), namespace), name, object).await;
-    }
-
-    async fn delete<K: Object + Resource<Scope = ClusterResourceScope>>(&self, name: &str) {
-        let api = Api::<K>::all(self.client.clone());
-        api.delete(name, &DeleteParams::default()).await.unwrap();
-    }
-
-    async fn delete_in<K: Object + Resource<Scope = NamespaceResourceScope>>(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) {
-        let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        api.delete(name, &DeleteParams::default()).await.unwrap();
-    }
-
     /// The NamespaceOffloading of a namespace, once it is as wanted.
     async fn offloading(
         &self,
         namespace: &str,
         is_as_wanted: impl Fn(&NamespaceOffloading) -> bool,
     ) -> NamespaceOffloading {
-        eventually(&format!("{namespace} is offloaded as wanted"), async || {
-            let offloading = self.get_in::<NamespaceOffloading>(namespace, "offloading").await;
-            offloading.filter(&is_as_wanted)
-        })
-        .await
+        self.until_in(namespace, "offloading", is_as_wanted).await
     }
 
     async fn foreign_cluster(&self, name: &str, status: Value) {
-        let identity = json!({ "clusterID": format!("{name}-id"), "clusterName": name });
+        let identity = json!({ "clusterID": format!("id-of-{name}"), "clusterName": name });
         let spec = json!({ "authUrl": "https://192.0.2.1", "clusterIdentity": identity });
         self.put::<ForeignCluster>(name, json!({ "spec": spec })).await;
-        let api: Api<ForeignCluster> = Api::all(self.client.clone());
-        writer::apply_status(&api, "test", name, &status).await.unwrap();
+        self.put_status::<ForeignCluster>(name, status).await;
     }
 
     async fn paris(&self, tunnel: &str, api_server: &str) {
-        let condition = |type_: &str, status: &str| {
-            json!({
-                "type": type_, "status": status, "reason": "Test", "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            })
-        };
         let conditions = [condition("TunnelEndpoint", tunnel), condition("APIServer", api_server)];
-        let api: Api<ForeignCluster> = Api::all(self.client.clone());
-        let status = json!({ "conditions": conditions });
-        writer::apply_status(&api, "test", "paris", &status).await.unwrap();
+        self.put_status::<ForeignCluster>("paris", json!({ "conditions": conditions })).await;
     }
 
     /// The API server finds the webhook at an address of this machine, not by a Service.
@@ -486,25 +379,6 @@ impl World {
     }
 }
 
-async fn apply<K: Object>(api: &Api<K>, name: &str, mut object: Value) {
-    object["apiVersion"] = K::api_version(&()).into();
-    object["kind"] = K::kind(&()).into();
-    object["metadata"]["name"] = name.into();
-    let params = PatchParams::apply("test").force();
-    api.patch(name, &params, &Patch::Apply(object)).await.unwrap();
-}
-
 fn phase(offloading: &NamespaceOffloading) -> Option<OffloadingPhase> {
     Some(offloading.status.as_ref()?.clusters.first()?.phase)
-}
-
-async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "not after 30 s: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

@@ -3,10 +3,8 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Debug,
     net::Ipv4Addr,
     sync::{Arc, LazyLock, Mutex},
-    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::{
@@ -14,11 +12,9 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
-    core::NamespaceResourceScope,
 };
-use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,
@@ -42,8 +38,9 @@ use tombolo_kubelet::{
     peer::Peer,
     reflection::{Homes, run_with},
 };
-use tombolo_runtime::{remote::Remote, settings::Settings, shutdown::Shutdown};
-use tombolo_testbed::{ClusterSpec, Testbed};
+use tombolo_runtime::{remote::Remote, shutdown::Shutdown};
+use tombolo_testbed::{ClusterSpec, Testbed, answer_to, eventually};
+use tombolo_testing::{Namespaced, Side};
 use tonic::{
     Request, Response, Status,
     transport::{Channel, Endpoint, Server},
@@ -67,8 +64,8 @@ fn objects_appear_follow_are_put_right_and_go() {
         let service = shop.there::<Service>("web", |_| true).await;
         let port = &service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0];
         assert_eq!(port.port, 80);
-        assert_eq!(service.labels()["virtualkubelet.liqo.io/origin"], "rome-id");
-        assert_eq!(service.labels()["virtualkubelet.liqo.io/destination"], "milan-id");
+        assert_eq!(service.labels()["virtualkubelet.liqo.io/origin"], "id-of-rome");
+        assert_eq!(service.labels()["virtualkubelet.liqo.io/destination"], "id-of-milan");
         shop.there::<Secret>("login", |_| true).await;
         shop.there::<ConfigMap>("settings", |map| data(map, "b") == Some("2")).await;
 
@@ -107,8 +104,7 @@ fn objects_appear_follow_are_put_right_and_go() {
         let _reflection = shop.reflect();
         shop.gone::<ConfigMap>("settings").await;
         shop.there::<Secret>("login", |_| true).await;
-        let root = Api::<ConfigMap>::namespaced(shop.milan.clone(), &shop.twin);
-        let root = root.get("kube-root-ca.crt").await.unwrap();
+        let root = shop.milan.get_in::<ConfigMap>(&shop.twin, "kube-root-ca.crt").await.unwrap();
         assert!(!root.labels().contains_key("virtualkubelet.liqo.io/origin"));
     });
 }
@@ -125,12 +121,10 @@ fn what_is_somebody_elses_is_left_alone() {
         shop.put::<ConfigMap>("other", json!({ "data": { "a": "ours" } })).await;
         let _reflection = shop.reflect();
         shop.there::<ConfigMap>("other", |_| true).await;
-        let events: Api<k8s_openapi::api::events::v1::Event> =
-            Api::namespaced(shop.rome.clone(), &shop.namespace);
-        eventually("an event says so", async || {
+        let events: Api<k8s_openapi::api::events::v1::Event> = shop.rome.within(&shop.namespace);
+        answer_to("an event says so", async || {
             let events = events.list(&Default::default()).await.unwrap();
-            let said = events.items.iter().any(|e| e.reason.as_deref() == Some("NotReflected"));
-            said.then_some(())
+            events.into_iter().find(|e| e.reason.as_deref() == Some("NotReflected"))
         })
         .await;
         assert_eq!(data(&api.get("settings").await.unwrap(), "a"), Some("theirs"));
@@ -181,10 +175,9 @@ fn endpoints_are_known_by_their_address_over_there() {
         });
         let conditions = shadow.await.spec.template.endpoints[0].conditions.clone().unwrap();
         assert_eq!(conditions.ready, Some(false));
-        eventually("it is given back", async || {
-            shop.ipam.given_back.lock().unwrap().contains(&"192.0.2.7".to_owned()).then_some(())
-        })
-        .await;
+        let given_back = async || shop.ipam.given_back.lock().unwrap().clone();
+        let is_among = |all: &Vec<String>| all.iter().any(|ip| ip == "192.0.2.7");
+        eventually("it is given back", given_back, is_among).await;
         shop.delete::<EndpointSlice>("web-1").await;
         shop.gone::<ShadowEndpointSlice>("web-1").await;
     });
@@ -210,28 +203,10 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
     });
 }
 
-trait Object:
-    Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-    + Clone
-    + Debug
-    + Serialize
-    + DeserializeOwned
-{
-}
-
-impl<K> Object for K where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + Debug
-        + Serialize
-        + DeserializeOwned
-{
-}
-
 /// A namespace of rome, its twin in milan, and what reflects between them.
 struct Shop {
-    rome: Client,
-    milan: Client,
+    rome: Side,
+    milan: Side,
     namespace: String,
     twin: String,
     namespaces: watch::Sender<BTreeMap<String, String>>,
@@ -243,15 +218,11 @@ struct Shop {
 impl Shop {
     async fn new(namespace: &str) -> Self {
         let bed = BED.get_or_init(start).await;
-        let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
-        let (rome, milan) = (rome.client().await.unwrap(), milan.client().await.unwrap());
+        let rome = Side::again(bed.cluster("rome")).await;
+        let milan = Side::again(bed.cluster("milan")).await;
         let twin = format!("{namespace}-rome");
-        for (client, name) in [(&rome, namespace), (&milan, &twin)] {
-            let namespace = json!({ "metadata": { "name": name } });
-            let namespace: Namespace = serde_json::from_value(namespace).unwrap();
-            let api: Api<Namespace> = Api::all(client.clone());
-            api.create(&PostParams::default(), &namespace).await.unwrap();
-        }
+        rome.put::<Namespace>(namespace, json!({})).await;
+        milan.put::<Namespace>(&twin, json!({})).await;
         let ipam = FixedIpam::default();
         let channel = ipam.clone().serve().await;
         let (namespaces, _) = watch::channel([(namespace.to_owned(), twin.clone())].into());
@@ -262,29 +233,16 @@ impl Shop {
 
     /// Until the end is asked for.
     fn reflect(&self) -> Shutdown {
-        let identity = |id: &str, name: &str| {
-            serde_json::from_value(json!({ "clusterID": id, "clusterName": name })).unwrap()
-        };
         let shutdown = Shutdown::new();
-        let cluster: tombolo_api::ClusterIdentity = identity("milan-id", "milan");
+        let cluster = self.milan.settings.cluster();
         let peer = Peer {
-            home: self.rome.clone(),
-            settings: Arc::new(Settings {
-                cluster_id: "rome-id".parse().unwrap(),
-                cluster_name: "rome".parse().unwrap(),
-                api_server_url: "https://192.0.2.1:6443".into(),
-                pod_cidr: "10.244.0.0/16".parse().unwrap(),
-                service_cidr: "10.96.0.0/16".parse().unwrap(),
-                pod_name: "liqo-kubelet-0".into(),
-                pod_ip: Ipv4Addr::LOCALHOST.into(),
-                node_name: "rome-1".into(),
-                host_ip: Ipv4Addr::LOCALHOST.into(),
-            }),
+            home: self.rome.client.clone(),
+            settings: Arc::new(self.rome.settings.clone()),
             remote: Remote {
-                client: self.milan.clone(),
+                client: self.milan.client.clone(),
                 namespace: "liqo-tenant-rome".into(),
                 cluster: cluster.clone(),
-                url: "https://192.0.2.2:6443".into(),
+                url: self.milan.settings.api_server_url.clone(),
             },
             cluster,
             node: "liqo-milan".into(),
@@ -293,41 +251,29 @@ impl Shop {
             networks: self.networks.subscribe(),
             shutdown: shutdown.clone(),
         };
-        let homes = Arc::new(Homes::new(self.rome.clone()));
+        let homes = Arc::new(Homes::new(self.rome.client.clone()));
         tokio::spawn(run_with(Arc::new(peer), homes, self.channel.clone()));
         shutdown
     }
 
-    fn home_api<K: Object>(&self) -> Api<K> {
-        Api::namespaced(self.rome.clone(), &self.namespace)
+    fn remote_api<K: Namespaced>(&self) -> Api<K> {
+        self.milan.within(&self.twin)
     }
 
-    fn remote_api<K: Object>(&self) -> Api<K> {
-        Api::namespaced(self.milan.clone(), &self.twin)
+    async fn put<K: Namespaced>(&self, name: &str, object: Value) {
+        self.rome.put_in::<K>(&self.namespace, name, object).await;
     }
 
-    async fn put<K: Object>(&self, name: &str, mut object: Value) {
-        object["apiVersion"] = K::api_version(&()).into();
-        object["kind"] = K::kind(&()).into();
-        object["metadata"]["name"] = name.into();
-        let params = PatchParams::apply("test").force();
-        self.home_api::<K>().patch(name, &params, &Patch::Apply(object)).await.unwrap();
+    async fn delete<K: Namespaced>(&self, name: &str) {
+        self.rome.delete_in::<K>(&self.namespace, name).await;
     }
 
-    async fn delete<K: Object>(&self, name: &str) {
-        self.home_api::<K>().delete(name, &DeleteParams::default()).await.unwrap();
+    async fn there<K: Namespaced>(&self, name: &str, is_as_wanted: impl Fn(&K) -> bool) -> K {
+        self.milan.until_in(&self.twin, name, is_as_wanted).await
     }
 
-    async fn there<K: Object>(&self, name: &str, is_as_wanted: impl Fn(&K) -> bool) -> K {
-        let api = self.remote_api::<K>();
-        let what = format!("{} {name} is there as wanted", K::kind(&()));
-        eventually(&what, async || api.get_opt(name).await.unwrap().filter(&is_as_wanted)).await
-    }
-
-    async fn gone<K: Object>(&self, name: &str) {
-        let api = self.remote_api::<K>();
-        let what = format!("{} {name} is gone", K::kind(&()));
-        eventually(&what, async || api.get_opt(name).await.unwrap().is_none().then_some(())).await;
+    async fn gone<K: Namespaced>(&self, name: &str) {
+        self.milan.until_gone_in::<K>(&self.twin, name).await;
     }
 }
 
@@ -361,7 +307,7 @@ impl Ipam for FixedIpam {
         request: Request<MapBatchRequest>,
     ) -> Answer<MapBatchResponse> {
         let map = |request: &MapRequest| {
-            assert_eq!(request.cluster_id, "milan-id");
+            assert_eq!(request.cluster_id, "id-of-milan");
             let last = request.ip.rsplit('.').next().unwrap();
             let response = MapResponse { ip: format!("10.72.0.{last}") };
             MapResult { result: Some(map_result::Result::Response(response)) }
@@ -420,14 +366,7 @@ async fn start() -> Testbed {
     let cluster = |name: &str| ClusterSpec::new(name).control_plane_only();
     let bed = Testbed::builder("reflection").cluster(cluster("rome")).cluster(cluster("milan"));
     let bed = bed.start().await.expect("the control planes start");
-    let milan = bed.cluster("milan").client().await.unwrap();
-    for crd in tombolo_api::crds() {
-        let name = crd.name_any();
-        let api = Api::all(milan.clone());
-        api.create(&PostParams::default(), &crd).await.unwrap();
-        let established = kube::runtime::conditions::is_crd_established();
-        kube::runtime::wait::await_condition(api, &name, established).await.unwrap();
-    }
+    Side::new(bed.cluster("milan")).await;
     bed
 }
 
@@ -452,15 +391,4 @@ fn addresses(shadow: &ShadowEndpointSlice) -> Vec<&str> {
 
 fn data<'a>(map: &'a ConfigMap, key: &str) -> Option<&'a str> {
     map.data.as_ref()?.get(key).map(String::as_str)
-}
-
-async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "not after 30 s: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

@@ -1,53 +1,28 @@
 //! Reflection between two real API servers: what is in a home namespace is in its twin, follows,
 //! is put right and goes.
 
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    sync::{Arc, LazyLock, Mutex},
-};
+mod ipam;
+mod shop;
+
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Namespace, Secret, Service},
+    core::v1::{ConfigMap, Secret, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use serde_json::{Value, json};
-use tokio::{
-    net::TcpListener,
-    runtime::Runtime,
-    sync::{OnceCell, watch},
-};
-use tombolo_api::{
-    ipam::{
-        GetHomePodIpBatchRequest, GetHomePodIpBatchResponse, GetHomePodIpRequest,
-        GetHomePodIpResponse, GetRemotePodIpBatchRequest, GetRemotePodIpBatchResponse,
-        GetRemotePodIpRequest, GetRemotePodIpResponse, MapBatchRequest, MapBatchResponse,
-        MapRequest, MapResponse, MapResult, UnmapBatchRequest, UnmapBatchResponse, UnmapRequest,
-        UnmapResponse,
-        ipam_server::{Ipam, IpamServer},
-        map_result,
-    },
-    virtualkubelet::ShadowEndpointSlice,
-};
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tombolo_api::virtualkubelet::ShadowEndpointSlice;
 use tombolo_core::translate::Networks;
-use tombolo_kubelet::{
-    peer::Peer,
-    reflection::{Homes, run_with},
-};
-use tombolo_runtime::{remote::Remote, shutdown::Shutdown};
-use tombolo_testbed::{ClusterSpec, Testbed, answer_to, eventually};
-use tombolo_testing::{Namespaced, Side};
-use tonic::{
-    Request, Response, Status,
-    transport::{Channel, Endpoint, Server},
-};
+use tombolo_testbed::{answer_to, eventually};
+
+use shop::Shop;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
-static BED: OnceCell<Testbed> = OnceCell::const_new();
 
 #[test]
 fn objects_appear_follow_are_put_right_and_go() {
@@ -201,173 +176,6 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
         other.there::<ConfigMap>("settings", |map| data(map, "a") == Some("2")).await;
         assert!(shop.remote_api::<ConfigMap>().get_opt("settings").await.unwrap().is_some());
     });
-}
-
-/// A namespace of rome, its twin in milan, and what reflects between them.
-struct Shop {
-    rome: Side,
-    milan: Side,
-    namespace: String,
-    twin: String,
-    namespaces: watch::Sender<BTreeMap<String, String>>,
-    networks: watch::Sender<Option<Networks>>,
-    ipam: FixedIpam,
-    channel: Channel,
-}
-
-impl Shop {
-    async fn new(namespace: &str) -> Self {
-        let bed = BED.get_or_init(start).await;
-        let rome = Side::again(bed.cluster("rome")).await;
-        let milan = Side::again(bed.cluster("milan")).await;
-        let twin = format!("{namespace}-rome");
-        rome.put::<Namespace>(namespace, json!({})).await;
-        milan.put::<Namespace>(&twin, json!({})).await;
-        let ipam = FixedIpam::default();
-        let channel = ipam.clone().serve().await;
-        let (namespaces, _) = watch::channel([(namespace.to_owned(), twin.clone())].into());
-        let (networks, _) = watch::channel(None);
-        let namespace = namespace.to_owned();
-        Self { rome, milan, namespace, twin, namespaces, networks, ipam, channel }
-    }
-
-    /// Until the end is asked for.
-    fn reflect(&self) -> Shutdown {
-        let shutdown = Shutdown::new();
-        let cluster = self.milan.settings.cluster();
-        let peer = Peer {
-            home: self.rome.client.clone(),
-            settings: Arc::new(self.rome.settings.clone()),
-            remote: Remote {
-                client: self.milan.client.clone(),
-                namespace: "liqo-tenant-rome".into(),
-                cluster: cluster.clone(),
-                url: self.milan.settings.api_server_url.clone(),
-            },
-            cluster,
-            node: "liqo-milan".into(),
-            tenant_namespace: "liqo-tenant-milan".into(),
-            namespaces: self.namespaces.subscribe(),
-            networks: self.networks.subscribe(),
-            shutdown: shutdown.clone(),
-        };
-        let homes = Arc::new(Homes::new(self.rome.client.clone()));
-        tokio::spawn(run_with(Arc::new(peer), homes, self.channel.clone()));
-        shutdown
-    }
-
-    fn remote_api<K: Namespaced>(&self) -> Api<K> {
-        self.milan.within(&self.twin)
-    }
-
-    async fn put<K: Namespaced>(&self, name: &str, object: Value) {
-        self.rome.put_in::<K>(&self.namespace, name, object).await;
-    }
-
-    async fn delete<K: Namespaced>(&self, name: &str) {
-        self.rome.delete_in::<K>(&self.namespace, name).await;
-    }
-
-    async fn there<K: Namespaced>(&self, name: &str, is_as_wanted: impl Fn(&K) -> bool) -> K {
-        self.milan.until_in(&self.twin, name, is_as_wanted).await
-    }
-
-    async fn gone<K: Namespaced>(&self, name: &str) {
-        self.milan.until_gone_in::<K>(&self.twin, name).await;
-    }
-}
-
-/// An address service that has 10.72.0.x for whatever ends in x.
-#[derive(Clone, Default)]
-struct FixedIpam {
-    given_back: Arc<Mutex<Vec<String>>>,
-}
-
-impl FixedIpam {
-    async fn serve(self) -> Channel {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let incoming = tonic::transport::server::TcpIncoming::from(listener);
-        let server = Server::builder().add_service(IpamServer::new(self));
-        tokio::spawn(server.serve_with_incoming(incoming));
-        Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
-    }
-}
-
-type Answer<T> = Result<Response<T>, Status>;
-
-fn unused<T>() -> Answer<T> {
-    Err(Status::unimplemented("nobody asks for this"))
-}
-
-#[tonic::async_trait]
-impl Ipam for FixedIpam {
-    async fn map_endpoint_ip_batch(
-        &self,
-        request: Request<MapBatchRequest>,
-    ) -> Answer<MapBatchResponse> {
-        let map = |request: &MapRequest| {
-            assert_eq!(request.cluster_id, "id-of-milan");
-            let last = request.ip.rsplit('.').next().unwrap();
-            let response = MapResponse { ip: format!("10.72.0.{last}") };
-            MapResult { result: Some(map_result::Result::Response(response)) }
-        };
-        let results = request.get_ref().requests.iter().map(map).collect();
-        Ok(Response::new(MapBatchResponse { results }))
-    }
-
-    async fn unmap_endpoint_ip_batch(
-        &self,
-        request: Request<UnmapBatchRequest>,
-    ) -> Answer<UnmapBatchResponse> {
-        let back = request.get_ref().requests.iter().map(|request| request.ip.clone());
-        self.given_back.lock().unwrap().extend(back);
-        Ok(Response::new(UnmapBatchResponse { results: Vec::new() }))
-    }
-
-    async fn map_endpoint_ip(&self, _: Request<MapRequest>) -> Answer<MapResponse> {
-        unused()
-    }
-
-    async fn unmap_endpoint_ip(&self, _: Request<UnmapRequest>) -> Answer<UnmapResponse> {
-        unused()
-    }
-
-    async fn get_remote_pod_ip(
-        &self,
-        _: Request<GetRemotePodIpRequest>,
-    ) -> Answer<GetRemotePodIpResponse> {
-        unused()
-    }
-
-    async fn get_home_pod_ip(
-        &self,
-        _: Request<GetHomePodIpRequest>,
-    ) -> Answer<GetHomePodIpResponse> {
-        unused()
-    }
-
-    async fn get_remote_pod_ip_batch(
-        &self,
-        _: Request<GetRemotePodIpBatchRequest>,
-    ) -> Answer<GetRemotePodIpBatchResponse> {
-        unused()
-    }
-
-    async fn get_home_pod_ip_batch(
-        &self,
-        _: Request<GetHomePodIpBatchRequest>,
-    ) -> Answer<GetHomePodIpBatchResponse> {
-        unused()
-    }
-}
-
-async fn start() -> Testbed {
-    let cluster = |name: &str| ClusterSpec::new(name).control_plane_only();
-    let bed = Testbed::builder("reflection").cluster(cluster("rome")).cluster(cluster("milan"));
-    let bed = bed.start().await.expect("the control planes start");
-    Side::new(bed.cluster("milan")).await;
-    bed
 }
 
 fn networks() -> Networks {

@@ -1,4 +1,4 @@
-//! Two clusters on one network find each other by mDNS, as far as they are of one group, and
+//! Clusters on one network find each other by mDNS, as far as they are of one group, and
 //! forget each other when they are gone. Each discovery runs in the network of its node.
 
 use std::{
@@ -6,9 +6,10 @@ use std::{
     ops::Deref,
     os::fd::AsFd,
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -22,12 +23,17 @@ use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_find_and_forget_each_other() {
     let cluster = |name| ClusterSpec::new(name).control_plane_only();
-    let bed = Testbed::builder("discovery").cluster(cluster("rome")).cluster(cluster("milan"));
+    let bed = Testbed::builder("discovery")
+        .cluster(cluster("rome"))
+        .cluster(cluster("milan"))
+        .cluster(cluster("turin"));
     let bed = bed.start().await.expect("the API servers start");
     let rome = Side::new(bed.cluster("rome")).await;
     let milan = Side::new(bed.cluster("milan")).await;
-    rome.configure(json!({ "ttlSeconds": 3 })).await;
-    milan.configure(json!({ "ttlSeconds": 3 })).await;
+    let turin = Side::new(bed.cluster("turin")).await;
+    for side in [&rome, &milan, &turin] {
+        side.configure(json!({ "ttlSeconds": 3 })).await;
+    }
 
     // They find each other, and nobody itself.
     let at_rome = rome.start();
@@ -54,27 +60,51 @@ async fn clusters_find_and_forget_each_other() {
     let entry = rome.entry("milan").await.expect("it is there");
     assert!(entry.uid() == uid && entry.spec.join);
 
-    // Milan goes. Whom rome peers with stays; without a peering the entry goes.
+    // Milan goes, and turin later: once turin has expired, so would have milan. Whom rome peers
+    // with stays; without a peering the entry goes.
+    let at_turin = turin.start();
+    rome.finds("turin").await;
     at_milan.stop();
-    milan.forgets("rome", false).await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    let last_seen = async || {
+        let (milan, turin) = (rome.entry("milan").await?, rome.entry("turin").await?);
+        Some((seen(&milan), seen(&turin)))
+    };
+    let is_later = |times: &Option<(Timestamp, Timestamp)>| {
+        times.is_some_and(|(milan, turin)| turin.duration_since(milan).as_millis() > 500)
+    };
+    eventually("turin is seen later than milan", last_seen, is_later).await;
+    at_turin.stop();
+    rome.forgets("turin").await;
     assert!(rome.entry("milan").await.is_some(), "there is a peering");
     rome.join("milan", false).await;
-    rome.forgets("milan", true).await;
+    rome.forgets("milan").await;
+    for side in [&milan, &turin] {
+        side.clear::<ForeignCluster>().await;
+        side.none::<ForeignCluster>().await;
+    }
 
-    // In different groups they do not find each other, in the same one they do.
+    // In different groups they do not find each other. That turin finds milan says that milan can be
+    // heard; what rome hears of turin later says that it has listened.
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus" })).await;
+    turin.configure(json!({ "ttlSeconds": 3, "group": "campus" })).await;
     let at_milan = milan.start();
-    milan.forgets("rome", true).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let at_turin = turin.start();
+    turin.finds("milan").await;
+    milan.finds("turin").await;
+    turin.configure(json!({ "ttlSeconds": 3 })).await;
+    rome.finds("turin").await;
+    turin.finds("rome").await;
     assert!(rome.entry("milan").await.is_none() && milan.entry("rome").await.is_none());
+    at_turin.stop();
+
+    // In the same one they do.
     rome.configure(json!({ "ttlSeconds": 3, "group": "campus" })).await;
     rome.finds("milan").await;
     milan.finds("rome").await;
 
     // Milan hides.
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus", "advertise": false })).await;
-    rome.forgets("milan", true).await;
+    rome.forgets("milan").await;
     assert!(milan.entry("rome").await.is_some());
     at_milan.stop();
     at_rome.stop();
@@ -154,16 +184,12 @@ impl Side {
         eventually(&what, async || self.entry(name).await.is_some(), |there| *there).await;
     }
 
-    /// Waits until the entry is gone; with nobody there to collect it, deletes it.
-    async fn forgets(&self, name: &str, by_itself: bool) {
-        if !by_itself {
-            let _ = self.all::<ForeignCluster>().delete(name, &Default::default()).await;
-        }
-        let what = format!("{} forgets {name}", self.settings.cluster_name);
-        eventually(&what, async || self.entry(name).await.is_none(), |gone| *gone).await;
+    /// Waits until the entry has expired.
+    async fn forgets(&self, name: &str) {
+        self.until_gone::<ForeignCluster>(name).await;
     }
 }
 
-fn seen(entry: &ForeignCluster) -> String {
-    entry.annotations()["discovery.liqo.io/last-update-time"].clone()
+fn seen(entry: &ForeignCluster) -> Timestamp {
+    entry.annotations()["discovery.liqo.io/last-update-time"].parse().expect("a time")
 }

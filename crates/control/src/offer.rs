@@ -1,7 +1,7 @@
 //! Answers other clusters' requests, and offers them a share of what is free. The offer follows
 //! what is free, and goes with the request.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::{
@@ -20,7 +20,7 @@ use tombolo_api::{
     sharing::{ResourceOffer, ResourceOfferSpec, ResourceQuota},
 };
 use tombolo_core::{
-    offer::{amount, free, is_news, share},
+    offer::{answer, free, is_due, look_after, quota},
     peering::request_state,
 };
 use tombolo_runtime::{controller, observe::Observer, writer};
@@ -29,8 +29,6 @@ use tracing::info;
 use crate::context::Context;
 
 const MANAGER: &str = "liqo-control/offer";
-/// Between two looks at what is free, however much changes.
-const REFRESH: Duration = Duration::from_secs(10);
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
@@ -79,11 +77,9 @@ async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<A
     };
     let sharing = sharing(context).await?;
     if request_state(&request) == RequestState::Pending {
-        let answer =
-            if sharing.auto_accept { RequestState::Accepted } else { RequestState::Pending };
-        let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &namespace);
-        let status = serde_json::json!({ "state": answer });
-        if request.status.is_none() || answer != RequestState::Pending {
+        if let Some(answer) = answer(&request, &sharing) {
+            let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &namespace);
+            let status = serde_json::json!({ "state": answer });
             writer::apply_status(&requests, MANAGER, &name, &status)
                 .await
                 .map_err(failed("answer the ResourceRequest", &name))?;
@@ -104,9 +100,7 @@ async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<A
         return Ok(Action::await_change());
     }
     let quota = state.quota(&sharing, &namespace).await?;
-    let before = offer.as_ref().map(|offer| &offer.spec.resource_quota.hard);
-    let is_leaving = offer.as_ref().is_some_and(|o| o.meta().deletion_timestamp.is_some());
-    if !is_leaving && before.is_none_or(|before| is_news(before, &quota)) {
+    if is_due(offer.as_ref(), &quota) {
         let offer = forge(context, &request, quota);
         writer::apply(&offers, MANAGER, &offer)
             .await
@@ -122,20 +116,12 @@ impl State {
         namespace: &str,
     ) -> Result<BTreeMap<String, Quantity>, Error> {
         let (nodes, pods) = (self.nodes.state(), self.pods.state());
-        let mut left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
-        if !sharing.overcommit {
-            let ours = ListParams::default().labels(REPLICATE_TO_LABEL);
-            let offers = Api::<ResourceOffer>::all(self.context.client.clone());
-            let offers = offers.list(&ours).await.map_err(|error| Error::Read(Box::new(error)))?;
-            let others =
-                offers.iter().filter(|offer| offer.namespace().as_deref() != Some(namespace));
-            for (name, quantity) in others.flat_map(|offer| &offer.spec.resource_quota.hard) {
-                if let Some(left) = left.get_mut(name) {
-                    *left -= amount(quantity).unwrap_or_default();
-                }
-            }
-        }
-        Ok(share(&left, sharing.share_percentage))
+        let left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
+        let ours = ListParams::default().labels(REPLICATE_TO_LABEL);
+        let offers = Api::<ResourceOffer>::all(self.context.client.clone());
+        let offers = offers.list(&ours).await.map_err(|error| Error::Read(Box::new(error)))?;
+        let others = offers.iter().filter(|offer| offer.namespace().as_deref() != Some(namespace));
+        Ok(quota(left, others, sharing))
     }
 }
 
@@ -175,12 +161,10 @@ async fn sharing(context: &Context) -> Result<SharingConfig, Error> {
 fn now_and_then(
     changes: impl Stream<Item = ()> + Send + 'static,
 ) -> impl Stream<Item = ()> + Send + 'static {
-    futures::stream::unfold((changes.boxed(), true), async |(mut changes, first)| {
+    futures::stream::unfold((changes.boxed(), true), async |(mut changes, is_first)| {
         changes.next().await?;
-        if !first {
-            tokio::time::sleep(REFRESH).await;
-            while let Some(Some(())) = changes.next().now_or_never() {}
-        }
+        tokio::time::sleep(look_after(is_first)).await;
+        while let Some(Some(())) = changes.next().now_or_never() {}
         Some(((), (changes, false)))
     })
     .boxed()

@@ -12,6 +12,7 @@ pub mod offer;
 pub mod offloading;
 pub mod peering;
 pub mod plan;
+pub mod quantity;
 pub mod reflect;
 pub mod replicate;
 pub mod shadow_endpoint_slice;

@@ -13,7 +13,10 @@ use tombolo_api::{
     sharing::ResourceOffer,
 };
 
-use crate::peering::request_state;
+use crate::{
+    peering::request_state,
+    quantity::{MEBI, amount},
+};
 
 /// A change smaller than this part of what is offered is not worth an update.
 const WORTH: f64 = 0.05;
@@ -121,37 +124,6 @@ fn is_news(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quantity>
         })
 }
 
-/// What a quantity is worth in its base unit.
-pub fn amount(quantity: &Quantity) -> Option<f64> {
-    let text = quantity.0.trim();
-    let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let number: f64 = number.parse().ok()?;
-    let factor = match unit {
-        "" => 1.0,
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => KIBI,
-        "Mi" => MEBI,
-        "Gi" => MEBI * KIBI,
-        "Ti" => MEBI * MEBI,
-        "Pi" => MEBI * MEBI * KIBI,
-        "Ei" => MEBI * MEBI * MEBI,
-        _ => 10f64.powi(unit.strip_prefix(['e', 'E'])?.parse().ok()?),
-    };
-    Some(number * factor)
-}
-
-const KIBI: f64 = 1024.0;
-const MEBI: f64 = KIBI * KIBI;
-
 fn is_ready(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let is_virtual = labels
@@ -246,20 +218,6 @@ mod tests {
         assert_eq!(offer["cpu"].0, "450m");
         assert_eq!(offer["memory"].0, "921Mi");
         assert_eq!(offer["pods"].0, "32");
-    }
-
-    #[test]
-    fn quantities_are_read_in_all_their_forms() {
-        for (text, value) in [
-            ("4", 4.0),
-            ("500m", 0.5),
-            ("1Ki", 1024.0),
-            ("2e3", 2000.0),
-            ("1.5Gi", 1_610_612_736.0),
-        ] {
-            assert_eq!(amount(&Quantity(text.into())), Some(value), "{text}");
-        }
-        assert_eq!(amount(&Quantity("many".into())), None);
     }
 
     #[test]

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::runtime::{reflector::Store, watcher};
 use tombolo_runtime::observe::{Object, Observer};
+
+pub use tombolo_core::condition::{find as condition, is_true};
 
 /// Watches that run as long as somebody waits.
 #[derive(Default)]
@@ -37,13 +38,4 @@ impl Watches {
         };
         Ok(tokio::time::timeout(patience, asking).await.ok())
     }
-}
-
-/// A condition by its type.
-pub fn condition<'a>(all: &'a [Condition], kind: &str) -> Option<&'a Condition> {
-    all.iter().find(|condition| condition.type_ == kind)
-}
-
-pub fn is_true(all: &[Condition], kind: &str) -> bool {
-    condition(all, kind).is_some_and(|condition| condition.status == "True")
 }

@@ -59,3 +59,4 @@ pub use node::Node;
 pub use progress::{Progress, Share, Step};
 pub use spec::{ClusterSpec, MAX_CLUSTERS, MAX_NODES, Timings};
 pub use testbed::{Testbed, TestbedBuilder, prepare, require_root};
+pub use wait::{answer_to, eventually, within};

@@ -1,11 +1,72 @@
-//! Waiting for what can't be watched: a process that starts to answer.
+//! Waiting for what can't be watched: a process that starts to answer, and whatever a test asks for.
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
 const INTERVAL: Duration = Duration::from_millis(40);
+
+/// What tests ask may start a program each time.
+const TEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Longer than anything takes that a test waits for without a limit of its own.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Asks until the answer is as wanted, and returns it.
+///
+/// # Panics
+/// With the last answer when it takes too long.
+pub async fn eventually<T: Debug>(
+    what: &str,
+    ask: impl AsyncFnMut() -> T,
+    wanted: impl Fn(&T) -> bool,
+) -> T {
+    ask_until(PATIENCE, what, ask, wanted).await.0
+}
+
+/// Asks until there is an answer.
+///
+/// # Panics
+/// When it takes too long.
+pub async fn answer_to<T: Debug>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually(what, ask, Option::is_some).await.expect("there is one")
+}
+
+/// Asks until the answer is as wanted; says, and returns, how long that took.
+///
+/// # Panics
+/// With the last answer when it takes longer than the limit.
+pub async fn within<T: Debug>(
+    limit: Duration,
+    what: &str,
+    ask: impl AsyncFnMut() -> T,
+    wanted: impl Fn(&T) -> bool,
+) -> Duration {
+    let took = ask_until(limit, what, ask, wanted).await.1;
+    eprintln!("{what}: after {:.1} s", took.as_secs_f32());
+    took
+}
+
+/// The answer, and when it was asked for.
+async fn ask_until<T: Debug>(
+    limit: Duration,
+    what: &str,
+    mut ask: impl AsyncFnMut() -> T,
+    wanted: impl Fn(&T) -> bool,
+) -> (T, Duration) {
+    let start = Instant::now();
+    loop {
+        let asked = start.elapsed();
+        let answer = ask().await;
+        if wanted(&answer) {
+            return (answer, asked);
+        }
+        assert!(asked < limit, "not within {limit:?}: {what}: {answer:#?}");
+        tokio::time::sleep(TEST_INTERVAL).await;
+    }
+}
 
 /// Asks again and again until there is an answer. An error ends it at once.
 pub(crate) async fn until<T, F>(

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{eventually, kubectl_says, rome_and_milan};
+use common::{kubectl_says, rome_and_milan};
 use tokio::sync::OnceCell;
-use tombolo_testbed::{Node, Testbed, Timings};
+use tombolo_testbed::{Node, Testbed, Timings, eventually};
 
 static BED: OnceCell<Testbed> = OnceCell::const_new();
 

@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{eventually, kubectl_says, rome_and_milan};
+use common::{kubectl_says, rome_and_milan};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
-use tombolo_testbed::{Cluster, Component, Node, Protocol, Testbed, Timings};
+use tombolo_testbed::{Cluster, Component, Node, Protocol, Testbed, Timings, eventually};
 
 /// The bed, for one test at a time: faults would disturb each other.
 async fn bed() -> MutexGuard<'static, Testbed> {

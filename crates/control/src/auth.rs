@@ -35,10 +35,14 @@ use tombolo_api::{
     },
 };
 use tombolo_core::identity::Tokens;
-use tombolo_runtime::{client, health, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{
+    client, health,
+    observe::{Watched, named},
+    settings::Settings,
+    shutdown::Shutdown,
+};
 use tracing::{info, warn};
 
-use crate::kept::Kept;
 use requests::Requests;
 
 const PORT: u16 = 8443;
@@ -72,14 +76,13 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let secrets = || Api::<Secret>::namespaced(client.clone(), NAMESPACE);
-    let certificate = Kept::start(secrets(), AUTH_CERTIFICATE_SECRET, &shutdown);
+    let certificate = Watched::new(secrets(), named(AUTH_CERTIFICATE_SECRET));
     let auth = Arc::new(Auth {
-        config: Kept::start(Api::all(client.clone()), CLUSTER_CONFIG, &shutdown),
-        token: Kept::start(secrets(), AUTH_TOKEN_SECRET, &shutdown),
-        root_ca: Kept::start(
+        config: Watched::new(Api::all(client.clone()), named(CLUSTER_CONFIG)),
+        token: Watched::new(secrets(), named(AUTH_TOKEN_SECRET)),
+        root_ca: Watched::new(
             Api::namespaced(client.clone(), NAMESPACE),
-            "kube-root-ca.crt",
-            &shutdown,
+            named("kube-root-ca.crt"),
         ),
         requests: Requests::new(client),
         settings,
@@ -108,9 +111,9 @@ pub async fn serve(
 
 struct Auth {
     settings: Settings,
-    config: Kept<ClusterConfig>,
-    token: Kept<Secret>,
-    root_ca: Kept<ConfigMap>,
+    config: Watched<ClusterConfig>,
+    token: Watched<Secret>,
+    root_ca: Watched<ConfigMap>,
     requests: Requests,
     waiting: Semaphore,
 }
@@ -132,7 +135,10 @@ async fn info(State(auth): State<Arc<Auth>>) -> Json<ClusterInfo> {
         cluster_id: auth.settings.cluster_id.clone(),
         cluster_name: auth.settings.cluster_name.clone(),
         api_server_url: auth.settings.api_server_url.clone(),
-        api_server_ca: auth.root_ca.get().and_then(|map| map.data.as_ref()?.get("ca.crt").cloned()),
+        api_server_ca: auth
+            .root_ca
+            .only()
+            .and_then(|map| map.data.as_ref()?.get("ca.crt").cloned()),
     })
 }
 
@@ -161,9 +167,9 @@ async fn release(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<StatusCod
 
 impl Auth {
     async fn ready(&self) {
-        self.config.known().await;
-        self.token.known().await;
-        self.root_ca.known().await;
+        self.config.filled().await;
+        self.token.filled().await;
+        self.root_ca.filled().await;
     }
 
     fn enter(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Failure> {
@@ -173,9 +179,9 @@ impl Auth {
 
     async fn tokens(&self, request: &IdentityRequest) -> Result<Tokens, Failure> {
         Ok(Tokens {
-            everybody: self.token.get().and_then(|token| token_in(&token)).unwrap_or_default(),
+            everybody: self.token.only().and_then(|token| token_in(&token)).unwrap_or_default(),
             this_cluster: self.requests.return_token(&request.cluster_id).await?,
-            none_needed: self.config.get().is_some_and(|config| config.spec.auth.empty_token),
+            none_needed: self.config.only().is_some_and(|config| config.spec.auth.empty_token),
         })
     }
 }
@@ -219,10 +225,10 @@ impl IntoResponse for Failure {
 }
 
 /// Waits for the certificate that the control plane makes.
-async fn first_certificate(certificate: &Kept<Secret>) -> RustlsConfig {
+async fn first_certificate(certificate: &Watched<Secret>) -> RustlsConfig {
     let mut changes = certificate.changes();
     loop {
-        if let Some((certificate, key)) = certificate.get().and_then(|secret| pem(&secret)) {
+        if let Some((certificate, key)) = certificate.only().and_then(|secret| pem(&secret)) {
             match RustlsConfig::from_pem(certificate, key).await {
                 Ok(tls) => return tls,
                 Err(error) => unusable(&error),
@@ -238,10 +244,10 @@ async fn first_certificate(certificate: &Kept<Secret>) -> RustlsConfig {
 }
 
 /// A changed certificate counts for the next connection.
-async fn follow(certificate: Kept<Secret>, tls: RustlsConfig, shutdown: Shutdown) {
+async fn follow(certificate: Watched<Secret>, tls: RustlsConfig, shutdown: Shutdown) {
     let mut changes = certificate.changes();
     while let Some(Ok(())) = shutdown.or(changes.changed()).await {
-        if let Some((certificate, key)) = certificate.get().and_then(|secret| pem(&secret))
+        if let Some((certificate, key)) = certificate.only().and_then(|secret| pem(&secret))
             && let Err(error) = tls.reload_from_pem(certificate, key).await
         {
             unusable(&error);

@@ -18,6 +18,19 @@ pub struct Context {
     pub events: Events,
 }
 
+impl Context {
+    /// Of the cluster that `client` is for, until the end is asked for.
+    pub fn new(client: Client, settings: Settings, shutdown: Shutdown) -> Self {
+        Self {
+            remotes: Remotes::new(client.clone()),
+            events: Events::new(client.clone(), MANAGER),
+            client,
+            settings,
+            shutdown,
+        }
+    }
+}
+
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").field("settings", &self.settings).finish_non_exhaustive()

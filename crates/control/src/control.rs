@@ -6,8 +6,7 @@ use anyhow::{Context as _, bail};
 use tokio::{sync::watch, task::JoinSet};
 use tombolo_api::names::{IPAM_PORT, NAMESPACE};
 use tombolo_runtime::{
-    client, controller::Chain, events::Events, health, lease, remote::Remotes, settings::Settings,
-    shutdown::Shutdown,
+    client, controller::Chain, health, lease, settings::Settings, shutdown::Shutdown,
 };
 
 use crate::{
@@ -32,13 +31,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
         }
     });
 
-    let context = Context {
-        remotes: Remotes::new(client.clone()),
-        events: Events::new(client.clone(), MANAGER),
-        client: client.clone(),
-        settings: settings.clone(),
-        shutdown: shutdown.clone(),
-    };
+    let context = Context::new(client.clone(), settings.clone(), shutdown.clone());
     // Every replica answers the API server.
     let listener = webhook::listen()?;
     tasks.spawn(webhook::run(Arc::new(context.clone()), listener));

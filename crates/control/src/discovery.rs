@@ -19,10 +19,14 @@ use tombolo_api::{
     names::{AUTH_SERVICE, CLUSTER_CONFIG, NAMESPACE},
 };
 use tombolo_core::discovery::Announcement;
-use tombolo_runtime::{client, health, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{
+    client, health,
+    observe::{Watched, named},
+    settings::Settings,
+    shutdown::Shutdown,
+};
 use tracing::{info, warn};
 
-use crate::kept::Kept;
 use entries::Entries;
 use mdns::{Heard, Mdns};
 
@@ -45,11 +49,11 @@ pub async fn serve(
     ready: watch::Sender<bool>,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let config = Kept::<ClusterConfig>::start(Api::all(client.clone()), CLUSTER_CONFIG, &shutdown);
-    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
-    let service = Kept::start(services, AUTH_SERVICE, &shutdown);
-    let entries = Entries::start(client, settings.cluster_id.clone(), &shutdown);
-    shutdown.or(async { tokio::join!(config.known(), service.known(), entries.known()) }).await;
+    let config = Watched::new(Api::all(client.clone()), named(CLUSTER_CONFIG));
+    let services = Api::namespaced(client.clone(), NAMESPACE);
+    let service = Watched::new(services, named(AUTH_SERVICE));
+    let entries = Entries::start(client, settings.cluster_id.clone());
+    shutdown.or(async { tokio::join!(config.filled(), service.filled(), entries.known()) }).await;
 
     let address = settings.host_ip;
     let mdns = Mdns::start(address).with_context(|| format!("speak mDNS at {address}"))?;
@@ -70,8 +74,8 @@ pub async fn serve(
 
 struct Discovery {
     settings: Settings,
-    config: Kept<ClusterConfig>,
-    service: Kept<Service>,
+    config: Watched<ClusterConfig>,
+    service: Watched<Service>,
     entries: Entries,
     mdns: Mdns,
     /// Who is there, by the full name of its announcement.
@@ -102,7 +106,7 @@ impl Discovery {
     }
 
     fn settings(&self) -> DiscoveryConfig {
-        self.config.get().map(|config| config.spec.discovery.clone()).unwrap_or_default()
+        self.config.only().map(|config| config.spec.discovery.clone()).unwrap_or_default()
     }
 
     /// Announces and searches as the configuration says now.
@@ -111,7 +115,7 @@ impl Discovery {
         let (cluster, address) = (self.settings.cluster(), self.settings.host_ip);
         let announcement = self
             .service
-            .get()
+            .only()
             .and_then(|service| Announcement::of(cluster, address, &service, &config));
         self.mdns.announce(announcement).context("announce this cluster")?;
         if self.mdns.search(config.enabled).context("search for clusters")? {

@@ -59,7 +59,7 @@ pub async fn run(context: Arc<Context>) {
     let controller = watch_tenants::<NamespaceMap>(controller, client, &store);
     let state = Arc::new(Clusters { context: context.clone(), known: store });
     tokio::join!(
-        incoming::run(state.clone()),
+        incoming::run(context.clone()),
         controller::run("foreign-cluster", controller, reconcile, state, &context.shutdown)
     );
 }

@@ -13,8 +13,8 @@ use kube::{
     },
 };
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use tombolo_api::discovery::{ForeignCluster, ForeignClusterStatus, condition};
-use tombolo_core::condition::{find, is_true, now_is};
+use tombolo_api::discovery::{ForeignCluster, ForeignClusterStatus};
+use tombolo_core::health::{Record, condition, is_asked};
 use tombolo_runtime::{
     controller::{self, Chain},
     remote::Remote,
@@ -28,8 +28,6 @@ use crate::context::Context;
 const MANAGER: &str = "liqo-control/health";
 const PERIOD: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// One lost answer is no failure.
-const FAILURES: u32 = 2;
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
@@ -55,17 +53,14 @@ async fn follow(
     state: Arc<State>,
 ) -> Result<Action, std::convert::Infallible> {
     let name = cluster.name_any();
-    let conditions = cluster.status.iter().flat_map(|status| status.conditions.clone());
-    let conditions: Vec<_> = conditions.collect();
-    let authenticated = is_true(&conditions, condition::AUTHENTICATED);
-    let leaving = cluster.metadata.deletion_timestamp.is_some();
+    let is_asked = is_asked(&cluster);
     let mut running = state.running.lock().await;
     match running.get(&name) {
-        Some(shutdown) if !authenticated || leaving => {
+        Some(shutdown) if !is_asked => {
             shutdown.ask();
             running.remove(&name);
         }
-        None if authenticated && !leaving => {
+        None if is_asked => {
             let shutdown = state.context.shutdown.child();
             running.insert(name.clone(), shutdown.clone());
             let state = state.clone();
@@ -79,20 +74,16 @@ async fn follow(
 async fn ask_on_and_on(name: String, state: Arc<State>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut failures, mut said, mut remote) = (0, None, None);
+    let (mut record, mut remote) = (Record::default(), None);
     loop {
         ticks.tick().await;
         let Some(cluster) = state.known.get(&ObjectRef::new(&name)) else { return };
         let answer = ask(&cluster, &mut remote, &state.context).await;
-        failures = if answer.is_ok() { 0 } else { failures + 1 };
-        if answer.is_err() && failures < FAILURES {
-            continue;
-        }
-        if said == Some(answer.is_ok()) {
+        if !record.note(answer.is_ok()) {
             continue;
         }
         match say(&state.context, &name, &answer).await {
-            Ok(()) => said = Some(answer.is_ok()),
+            Ok(()) => record.said(answer.is_ok()),
             Err(error) => warn!(cluster = name, "write the condition: {error}"),
         }
     }
@@ -135,23 +126,20 @@ async fn say(context: &Context, name: &str, verdict: &Result<String, String>) ->
     let cluster = clusters.get(name).await?;
     let status = cluster.status.as_ref();
     let before = status.map(|status| status.conditions.clone()).unwrap_or_default();
-    let (reason, message) = match verdict {
-        Ok(message) => ("Answers", message),
-        Err(message) => ("Unreachable", message),
-    };
-    info!(cluster = name, reason, message);
-    let condition =
-        now_is(&before, condition::API_SERVER, verdict.is_ok(), reason, message, Timestamp::now());
-    if find(&before, condition::API_SERVER) == Some(&condition) {
+    let verdict = verdict.as_deref().map_err(String::as_str);
+    let Some(condition) = condition(&before, verdict, Timestamp::now()) else {
         return Ok(());
-    }
-    let status =
-        ForeignClusterStatus { conditions: vec![condition], ..ForeignClusterStatus::default() };
+    };
+    info!(cluster = name, reason = condition.reason, message = condition.message);
+    let status = ForeignClusterStatus {
+        conditions: vec![condition.clone()],
+        ..ForeignClusterStatus::default()
+    };
     writer::apply_status(&clusters, MANAGER, name, &status).await?;
     if verdict.is_ok() {
-        context.events.normal(&cluster, reason, message).await;
+        context.events.normal(&cluster, &condition.reason, &condition.message).await;
     } else {
-        context.events.warning(&cluster, reason, message).await;
+        context.events.warning(&cluster, &condition.reason, &condition.message).await;
     }
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 pub mod auth;
 pub mod auth_url;
-pub mod cache;
 pub mod context;
 pub mod control;
 pub mod discovery;
@@ -10,7 +9,6 @@ pub mod foreign_cluster;
 pub mod health;
 pub mod identity;
 pub mod ipam;
-mod kept;
 pub mod namespace_map;
 pub mod namespace_offloading;
 pub mod network_config;

@@ -16,11 +16,14 @@ use tombolo_api::{
     net::{NetworkConfig, Subnets, TunnelEndpoint},
 };
 use tombolo_core::network::{Act, Gateway, Local, Seen, answer_to};
-use tombolo_runtime::{controller, observe::filled, writer};
+use tombolo_runtime::{
+    controller,
+    observe::{Observer, named},
+    writer,
+};
 use tracing::{error, info};
 
 use crate::{
-    cache::{self, Changes},
     context::{Context, MANAGER},
     ipam::{AskError, Ipam},
     tunnel_endpoint,
@@ -30,11 +33,15 @@ use crate::{
 pub async fn run(context: Arc<Context>, ipam: Ipam) {
     let tenants = watcher::Config::default().labels(&format!("{TENANT_LABEL}=true"));
     let namespaces = Api::<Namespace>::all(context.client.clone());
-    let (changes, changed) = Changes::channel();
-    let objects = Objects::follow(&context, &changes);
+    let mut observer = Observer::new();
+    let objects = Objects::follow(&context, &mut observer);
     let shutdown = context.shutdown.clone();
     let network = Arc::new(Network { context, ipam, objects });
-    match shutdown.or(network.ready(&namespaces)).await {
+    let ready = async {
+        observer.filled().await;
+        network.release_those_gone(&namespaces).await
+    };
+    match shutdown.or(ready).await {
         None => return,
         Some(Err(error)) => {
             error!("networks can't be joined: {}", controller::Chain(&error));
@@ -42,7 +49,7 @@ pub async fn run(context: Arc<Context>, ipam: Ipam) {
         }
         Some(Ok(())) => {}
     }
-    let controller = Controller::new(namespaces, tenants).reconcile_all_on(changed);
+    let controller = Controller::new(namespaces, tenants).reconcile_all_on(observer.changes());
     controller::run("network", controller, reconcile, network, &shutdown).await;
 }
 
@@ -72,8 +79,6 @@ pub(crate) enum Error {
     Ipam(#[from] AskError),
     #[error("find the tenant namespaces")]
     Tenants(#[source] Box<kube::Error>),
-    #[error("watch the networks of peers: the watch has ended")]
-    Watch,
 }
 
 impl Error {
@@ -109,9 +114,8 @@ async fn reconcile(namespace: Arc<Namespace>, network: Arc<Network>) -> Result<A
 }
 
 impl Network {
-    /// Waits until everything is at hand, and frees what belongs to peers that are gone.
-    async fn ready(&self, namespaces: &Api<Namespace>) -> Result<(), Error> {
-        self.objects.ready().await?;
+    /// Frees what belongs to peers that are gone.
+    async fn release_those_gone(&self, namespaces: &Api<Namespace>) -> Result<(), Error> {
         let tenants = ListParams::default().labels(&format!("{TENANT_LABEL}=true"));
         let tenants =
             namespaces.list(&tenants).await.map_err(|source| Error::Tenants(Box::new(source)))?;
@@ -207,27 +211,16 @@ struct Found {
 }
 
 impl Objects {
-    fn follow(context: &Context, changes: &Changes) -> Self {
-        let (client, shutdown) = (&context.client, &context.shutdown);
-        let all = watcher::Config::default;
-        let gateway = all().fields(&format!("metadata.name={GATEWAY_LEASE}"));
+    fn follow(context: &Context, observer: &mut Observer) -> Self {
+        let (client, all) = (&context.client, watcher::Config::default);
         let leases = Api::namespaced(client.clone(), NAMESPACE);
         Self {
-            clusters: cache::follow(Api::all(client.clone()), all(), changes.clone(), shutdown),
-            requests: cache::follow(Api::all(client.clone()), all(), changes.clone(), shutdown),
-            configs: cache::follow(Api::all(client.clone()), all(), changes.clone(), shutdown),
-            endpoints: cache::follow(Api::all(client.clone()), all(), changes.clone(), shutdown),
-            leases: cache::follow(leases, gateway, changes.clone(), shutdown),
+            clusters: observer.watch(Api::all(client.clone()), all()),
+            requests: observer.watch(Api::all(client.clone()), all()),
+            configs: observer.watch(Api::all(client.clone()), all()),
+            endpoints: observer.watch(Api::all(client.clone()), all()),
+            leases: observer.watch(leases, named(GATEWAY_LEASE)),
         }
-    }
-
-    async fn ready(&self) -> Result<(), Error> {
-        let ended = |_| Error::Watch;
-        filled(&self.clusters).await.map_err(ended)?;
-        filled(&self.requests).await.map_err(ended)?;
-        filled(&self.configs).await.map_err(ended)?;
-        filled(&self.endpoints).await.map_err(ended)?;
-        filled(&self.leases).await.map_err(ended)
     }
 
     fn of(&self, namespace: &str, peer: &ClusterId) -> Found {

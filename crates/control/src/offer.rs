@@ -1,9 +1,9 @@
 //! Answers other clusters' requests, and offers them a share of what is free. The offer follows
 //! what is free, and goes with the request.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::api::resource::Quantity,
@@ -11,14 +11,8 @@ use k8s_openapi::{
 use kube::{
     Api, Resource, ResourceExt,
     api::{ListParams, ObjectMeta},
-    runtime::{
-        Controller, WatchStreamExt,
-        controller::Action,
-        reflector::{self, Store},
-        watcher,
-    },
+    runtime::{Controller, controller::Action, reflector::Store, watcher},
 };
-use tokio::sync::mpsc;
 use tombolo_api::{
     config::{ClusterConfig, SharingConfig},
     discovery::{RequestState, ResourceRequest},
@@ -26,32 +20,33 @@ use tombolo_api::{
     sharing::{ResourceOffer, ResourceOfferSpec, ResourceQuota},
 };
 use tombolo_core::{
-    offer::{amount, free, is_news, share},
+    offer::{answer, free, is_due, look_after, quota},
     peering::request_state,
 };
-use tombolo_runtime::{controller, observe::filled, writer};
+use tombolo_runtime::{controller, observe::Observer, writer};
 use tracing::info;
 
 use crate::context::Context;
 
 const MANAGER: &str = "liqo-control/offer";
-/// Between two looks at what is free, however much changes.
-const REFRESH: Duration = Duration::from_secs(10);
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
     let client = context.client.clone();
-    let (changed, changes) = mpsc::channel(1);
+    let mut observer = Observer::new();
     let state = Arc::new(State {
-        nodes: follow(Api::all(client.clone()), &context, changed.clone()),
-        pods: follow(Api::all(client.clone()), &context, changed.clone()),
+        nodes: observer.watch(Api::all(client.clone()), watcher::Config::default()),
+        pods: observer.watch(Api::all(client.clone()), watcher::Config::default()),
         context: context.clone(),
     });
+    if context.shutdown.or(observer.filled()).await.is_none() {
+        return;
+    }
     let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
     let originals = watcher::Config::default().labels(REPLICATE_TO_LABEL);
     let controller = Controller::new(Api::<ResourceRequest>::all(client.clone()), copies)
         .owns(Api::<ResourceOffer>::all(client.clone()), originals)
-        .reconcile_all_on(now_and_then(changes));
+        .reconcile_all_on(now_and_then(observer.changes()));
     controller::run("offer", controller, reconcile, state, &context.shutdown).await;
 }
 
@@ -67,8 +62,6 @@ enum Error {
     Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
     #[error("read what is configured and offered")]
     Read(#[source] Box<kube::Error>),
-    #[error("the list of nodes and pods is not there yet")]
-    NotYet,
 }
 
 async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<Action, Error> {
@@ -84,11 +77,9 @@ async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<A
     };
     let sharing = sharing(context).await?;
     if request_state(&request) == RequestState::Pending {
-        let answer =
-            if sharing.auto_accept { RequestState::Accepted } else { RequestState::Pending };
-        let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &namespace);
-        let status = serde_json::json!({ "state": answer });
-        if request.status.is_none() || answer != RequestState::Pending {
+        if let Some(answer) = answer(&request, &sharing) {
+            let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &namespace);
+            let status = serde_json::json!({ "state": answer });
             writer::apply_status(&requests, MANAGER, &name, &status)
                 .await
                 .map_err(failed("answer the ResourceRequest", &name))?;
@@ -109,9 +100,7 @@ async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<A
         return Ok(Action::await_change());
     }
     let quota = state.quota(&sharing, &namespace).await?;
-    let before = offer.as_ref().map(|offer| &offer.spec.resource_quota.hard);
-    let is_leaving = offer.as_ref().is_some_and(|o| o.meta().deletion_timestamp.is_some());
-    if !is_leaving && before.is_none_or(|before| is_news(before, &quota)) {
+    if is_due(offer.as_ref(), &quota) {
         let offer = forge(context, &request, quota);
         writer::apply(&offers, MANAGER, &offer)
             .await
@@ -126,25 +115,13 @@ impl State {
         sharing: &SharingConfig,
         namespace: &str,
     ) -> Result<BTreeMap<String, Quantity>, Error> {
-        let (nodes, pods) = tokio::join!(filled(&self.nodes), filled(&self.pods));
-        if nodes.is_err() || pods.is_err() {
-            return Err(Error::NotYet);
-        }
         let (nodes, pods) = (self.nodes.state(), self.pods.state());
-        let mut left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
-        if !sharing.overcommit {
-            let ours = ListParams::default().labels(REPLICATE_TO_LABEL);
-            let offers = Api::<ResourceOffer>::all(self.context.client.clone());
-            let offers = offers.list(&ours).await.map_err(|error| Error::Read(Box::new(error)))?;
-            let others =
-                offers.iter().filter(|offer| offer.namespace().as_deref() != Some(namespace));
-            for (name, quantity) in others.flat_map(|offer| &offer.spec.resource_quota.hard) {
-                if let Some(left) = left.get_mut(name) {
-                    *left -= amount(quantity).unwrap_or_default();
-                }
-            }
-        }
-        Ok(share(&left, sharing.share_percentage))
+        let left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
+        let ours = ListParams::default().labels(REPLICATE_TO_LABEL);
+        let offers = Api::<ResourceOffer>::all(self.context.client.clone());
+        let offers = offers.list(&ours).await.map_err(|error| Error::Read(Box::new(error)))?;
+        let others = offers.iter().filter(|offer| offer.namespace().as_deref() != Some(namespace));
+        Ok(quota(left, others, sharing))
     }
 }
 
@@ -180,43 +157,14 @@ async fn sharing(context: &Context) -> Result<SharingConfig, Error> {
     Ok(config.map(|config| config.spec.sharing).unwrap_or_default())
 }
 
-/// A store that follows the API server, and says when something changed.
-fn follow<K>(api: Api<K>, context: &Context, changed: mpsc::Sender<()>) -> Store<K>
-where
-    K: Resource<DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
-    let (store, writer) = reflector::store();
-    let shutdown = context.shutdown.clone();
-    tokio::spawn(async move {
-        let stream = watcher(api, watcher::Config::default())
-            .default_backoff()
-            .modify(|object| object.managed_fields_mut().clear())
-            .reflect(writer)
-            .touched_objects()
-            .try_for_each(|_| {
-                // A full channel is: somebody was told already.
-                let _ = changed.try_send(());
-                std::future::ready(Ok(()))
-            });
-        shutdown.or(stream).await
-    });
-    store
-}
-
 /// A change is passed on at once, those that follow it after a while, together.
-fn now_and_then(changes: mpsc::Receiver<()>) -> impl futures::Stream<Item = ()> + Send + 'static {
-    futures::stream::unfold((changes, true), async |(mut changes, first)| {
-        changes.recv().await?;
-        if !first {
-            tokio::time::sleep(REFRESH).await;
-            while changes.try_recv().is_ok() {}
-        }
+fn now_and_then(
+    changes: impl Stream<Item = ()> + Send + 'static,
+) -> impl Stream<Item = ()> + Send + 'static {
+    futures::stream::unfold((changes.boxed(), true), async |(mut changes, is_first)| {
+        changes.next().await?;
+        tokio::time::sleep(look_after(is_first)).await;
+        while let Some(Some(())) = changes.next().now_or_never() {}
         Some(((), (changes, false)))
     })
     .boxed()

@@ -9,19 +9,15 @@ use std::{
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{
     Api, Client, Resource, ResourceExt,
-    runtime::{
-        reflector::{ObjectRef, Store},
-        watcher::{self, Event},
-    },
+    runtime::{reflector::Store, watcher},
 };
-use tokio::sync::mpsc;
 use tombolo_api::names::{ENDPOINT_SLICE_MANAGED_BY_LABEL, ENDPOINT_SLICE_REFLECTION};
 use tombolo_api::{ClusterId, discovery::ForeignCluster, virtualkubelet::ShadowEndpointSlice};
 use tombolo_core::shadow_endpoint_slice::{belongs_to, forge, is_as_wanted, is_reachable, origin};
 use tombolo_runtime::{
     events::Events,
-    observe::{Watch, watch},
-    queue::{self, Keys},
+    observe::{Changed, Object, Watched},
+    queue::{self, Queue, queue},
     writer,
 };
 
@@ -30,22 +26,22 @@ use crate::context::{Context, MANAGER};
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
     let client = &ctx.client;
-    let (keys, queue) = mpsc::unbounded_channel();
-    let asked = keys.clone();
-    let (shadows, shadows_watch) = watch(
+    let (queue, asked) = queue();
+    let tell = queue.clone();
+    let shadows = Watched::telling(
         Api::<ShadowEndpointSlice>::all(client.clone()),
         watcher::Config::default(),
-        move |event, index| touched(event, index, &asked),
+        move |changed, index| touched(changed, index, &tell),
     );
     let managed = format!("{ENDPOINT_SLICE_MANAGED_BY_LABEL}={ENDPOINT_SLICE_REFLECTION}");
-    let asked = keys.clone();
-    let (slices, slices_watch) = watch(
+    let tell = queue.clone();
+    let slices = Watched::telling(
         Api::<EndpointSlice>::all(client.clone()),
         watcher::Config::default().labels(&managed),
-        move |event, index| touched(event, index, &asked),
+        move |changed, index| touched(changed, index, &tell),
     );
-    let (of_cluster, mut before) = (shadows.clone(), BTreeMap::new());
-    let (clusters, clusters_watch) = watch(
+    let (of_cluster, mut before) = (shadows.index().clone(), BTreeMap::new());
+    let clusters = Watched::telling(
         Api::<ForeignCluster>::all(client.clone()),
         watcher::Config::default(),
         move |_, index| {
@@ -54,20 +50,13 @@ pub async fn run(ctx: Arc<Context>) {
             before = now;
             let shadows = of_cluster.state().into_iter();
             for shadow in shadows.filter(|s| origin(s).is_some_and(|id| changed.contains(&id))) {
-                let _ = keys.send(key(&*shadow));
+                queue.push(key(&*shadow));
             }
         },
     );
-    let watches = [shadows_watch, slices_watch, clusters_watch];
-    let seen = Seen {
-        client: client.clone(),
-        events: ctx.events.clone(),
-        shadows,
-        slices,
-        clusters,
-        watches,
-    };
-    ctx.shutdown.or(queue::run("shadow_endpoint_slice", queue, |key| seen.reconcile(key))).await;
+    let seen =
+        Seen { client: client.clone(), events: ctx.events.clone(), shadows, slices, clusters };
+    ctx.shutdown.or(queue::run("shadow_endpoint_slice", asked, |key| seen.reconcile(key))).await;
 }
 
 /// What could not be done.
@@ -92,21 +81,18 @@ type Key = (String, String);
 struct Seen {
     client: Client,
     events: Events,
-    shadows: Store<ShadowEndpointSlice>,
-    slices: Store<EndpointSlice>,
-    clusters: Store<ForeignCluster>,
-    watches: [Watch; 3],
+    shadows: Watched<ShadowEndpointSlice>,
+    slices: Watched<EndpointSlice>,
+    clusters: Watched<ForeignCluster>,
 }
 
 impl Seen {
     async fn reconcile(&self, (namespace, name): Key) -> Result<(), Error> {
-        for watch in &self.watches {
-            watch.filled().await;
-        }
+        tokio::join!(self.shadows.filled(), self.slices.filled(), self.clusters.filled());
         let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
-        let shadow = self.shadows.get(&ObjectRef::new(&name).within(&namespace));
+        let shadow = self.shadows.get(&namespace, &name);
         let shadow = shadow.filter(|shadow| shadow.meta().deletion_timestamp.is_none());
-        let have = self.slices.get(&ObjectRef::new(&name).within(&namespace));
+        let have = self.slices.get(&namespace, &name);
         let Some(shadow) = shadow else {
             return match have {
                 Some(have) if is_of_a_shadow(&have) => {
@@ -151,22 +137,15 @@ impl Seen {
     }
 
     fn is_reachable(&self, shadow: &ShadowEndpointSlice) -> bool {
-        let reachable = reachability(&self.clusters);
+        let reachable = reachability(self.clusters.index());
         origin(shadow).and_then(|origin| reachable.get(&origin).copied()).unwrap_or(false)
     }
 }
 
-fn touched<K>(event: &Event<K>, index: &Store<K>, keys: &Keys<Key>)
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    let touch = |object: &K| {
-        let _ = keys.send(key(object));
-    };
-    match event {
-        Event::Apply(object) | Event::Delete(object) => touch(object),
-        Event::InitDone => index.state().iter().for_each(|object| touch(object)),
-        Event::Init | Event::InitApply(_) => {}
+fn touched<K: Object>(changed: Changed<'_, K>, index: &Store<K>, queue: &Queue<Key>) {
+    match changed {
+        Changed::One(object) => queue.push(key(object)),
+        Changed::Any => index.state().iter().for_each(|object| queue.push(key(&**object))),
     }
 }
 

@@ -33,7 +33,10 @@ use tombolo_api::names::{
     NAMESPACE, NAMESPACE_OFFLOADING, WEBHOOK_CERTIFICATE, WEBHOOK_CONFIGURATION,
 };
 use tombolo_api::offloading::NamespaceOffloading;
-use tombolo_runtime::{controller::Chain, observe::Observer};
+use tombolo_runtime::{
+    controller::Chain,
+    observe::{Observer, named},
+};
 use tracing::{error, warn};
 
 use crate::context::Context;
@@ -78,7 +81,6 @@ pub async fn serve(ctx: Arc<Context>, listener: TcpListener) -> Result<(), Error
     let serving = Serving::new(certificate).map_err(Error::Certificate)?;
 
     let mut observer = Observer::new();
-    let named = |name| watcher::Config::default().fields(&format!("metadata.name={name}"));
     let offloadings = observer.watch(Api::all(ctx.client.clone()), watcher::Config::default());
     let seen = Seen {
         client: ctx.client.clone(),

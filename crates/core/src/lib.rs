@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod condition;
 pub mod discovery;
+pub mod health;
 pub mod identity;
 pub mod ipam;
 pub mod network;
@@ -11,6 +12,7 @@ pub mod offer;
 pub mod offloading;
 pub mod peering;
 pub mod plan;
+pub mod quantity;
 pub mod reflect;
 pub mod replicate;
 pub mod shadow_endpoint_slice;

@@ -1,18 +1,74 @@
 //! How much of what is free is offered: a share of what the nodes have and nobody asked for.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::api::resource::Quantity,
 };
-use tombolo_api::names::{MANAGED_BY_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE};
+use tombolo_api::{
+    config::SharingConfig,
+    discovery::{RequestState, ResourceRequest},
+    names::{MANAGED_BY_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE},
+    sharing::ResourceOffer,
+};
+
+use crate::{
+    peering::request_state,
+    quantity::{MEBI, amount},
+};
 
 /// A change smaller than this part of what is offered is not worth an update.
 const WORTH: f64 = 0.05;
 
+/// Time in which changes of what is free are collected.
+const REFRESH: Duration = Duration::from_secs(10);
+
 /// Amounts by the name of the resource, in its base unit (cores, bytes, pieces).
 pub type Amounts = BTreeMap<String, f64>;
+
+/// When to look at what is free after a change: the first time at once, then after a while, however
+/// much changes.
+pub fn look_after(is_first: bool) -> Duration {
+    if is_first { Duration::ZERO } else { REFRESH }
+}
+
+/// What to answer a request with, if there is something to say: until somebody decides, that it is
+/// pending.
+pub fn answer(request: &ResourceRequest, sharing: &SharingConfig) -> Option<RequestState> {
+    match (request_state(request), sharing.auto_accept) {
+        (RequestState::Pending, true) => Some(RequestState::Accepted),
+        (RequestState::Pending, false) if request.status.is_none() => Some(RequestState::Pending),
+        _ => None,
+    }
+}
+
+/// What to offer of what is free; `others` is offered to other clusters already, which counts
+/// unless the same may be offered twice.
+pub fn quota<'a>(
+    mut free: Amounts,
+    others: impl IntoIterator<Item = &'a ResourceOffer>,
+    sharing: &SharingConfig,
+) -> BTreeMap<String, Quantity> {
+    if !sharing.overcommit {
+        let others = others.into_iter().flat_map(|offer| &offer.spec.resource_quota.hard);
+        for (name, quantity) in others {
+            if let Some(left) = free.get_mut(name) {
+                *left -= amount(quantity).unwrap_or_default();
+            }
+        }
+    }
+    share(&free, sharing.share_percentage)
+}
+
+/// Whether this has to be offered: nothing is yet, or something else. One that is on its way out is
+/// let go first.
+pub fn is_due(offer: Option<&ResourceOffer>, quota: &BTreeMap<String, Quantity>) -> bool {
+    offer.is_none_or(|offer| {
+        offer.metadata.deletion_timestamp.is_none()
+            && is_news(&offer.spec.resource_quota.hard, quota)
+    })
+}
 
 /// What is free in this cluster: what its ready nodes have, less what pods ask for. Pods that run
 /// for other clusters use what was offered, so they do not count.
@@ -41,7 +97,7 @@ pub fn free<'a>(
 }
 
 /// The offer: `percent` of what is free, in whole thousandths of a core, bytes and pieces.
-pub fn share(free: &Amounts, percent: u32) -> BTreeMap<String, Quantity> {
+fn share(free: &Amounts, percent: u32) -> BTreeMap<String, Quantity> {
     free.iter()
         .map(|(name, amount)| (name.clone(), amount.max(0.0) * f64::from(percent) / 100.0))
         .map(|(name, amount)| {
@@ -56,7 +112,7 @@ pub fn share(free: &Amounts, percent: u32) -> BTreeMap<String, Quantity> {
 }
 
 /// Whether the offer has changed enough to say so.
-pub fn is_news(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quantity>) -> bool {
+fn is_news(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quantity>) -> bool {
     let same_kinds = before.keys().eq(now.keys());
     !same_kinds
         || now.iter().any(|(name, quantity)| {
@@ -67,37 +123,6 @@ pub fn is_news(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quant
             }
         })
 }
-
-/// What a quantity is worth in its base unit.
-pub fn amount(quantity: &Quantity) -> Option<f64> {
-    let text = quantity.0.trim();
-    let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let number: f64 = number.parse().ok()?;
-    let factor = match unit {
-        "" => 1.0,
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => KIBI,
-        "Mi" => MEBI,
-        "Gi" => MEBI * KIBI,
-        "Ti" => MEBI * MEBI,
-        "Pi" => MEBI * MEBI * KIBI,
-        "Ei" => MEBI * MEBI * MEBI,
-        _ => 10f64.powi(unit.strip_prefix(['e', 'E'])?.parse().ok()?),
-    };
-    Some(number * factor)
-}
-
-const KIBI: f64 = 1024.0;
-const MEBI: f64 = KIBI * KIBI;
 
 fn is_ready(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
@@ -196,24 +221,76 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_read_in_all_their_forms() {
-        for (text, value) in [
-            ("4", 4.0),
-            ("500m", 0.5),
-            ("1Ki", 1024.0),
-            ("2e3", 2000.0),
-            ("1.5Gi", 1_610_612_736.0),
-        ] {
-            assert_eq!(amount(&Quantity(text.into())), Some(value), "{text}");
-        }
-        assert_eq!(amount(&Quantity("many".into())), None);
-    }
-
-    #[test]
     fn a_little_more_or_less_is_no_news() {
         let offer = |cpu: &str| BTreeMap::from([("cpu".to_owned(), Quantity(cpu.into()))]);
         assert!(!is_news(&offer("1000m"), &offer("980m")));
         assert!(is_news(&offer("1000m"), &offer("900m")));
         assert!(is_news(&offer("1"), &BTreeMap::new()));
+    }
+
+    fn request(status: &serde_json::Value) -> ResourceRequest {
+        serde_json::from_value(json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1",
+            "kind": "ResourceRequest",
+            "metadata": { "name": "rome" },
+            "spec": {
+                "clusterIdentity": { "clusterID": "id-of-rome", "clusterName": "rome" },
+                "authUrl": "https://192.0.2.1",
+            },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn offer(hard: &serde_json::Value, deleted: Option<&str>) -> ResourceOffer {
+        serde_json::from_value(json!({
+            "apiVersion": "sharing.liqo.io/v1alpha1",
+            "kind": "ResourceOffer",
+            "metadata": { "name": "milan", "deletionTimestamp": deleted },
+            "spec": { "clusterID": "id-of-milan", "resourceQuota": { "hard": hard } },
+        }))
+        .unwrap()
+    }
+
+    fn sharing(auto_accept: bool, overcommit: bool) -> SharingConfig {
+        SharingConfig { auto_accept, overcommit, share_percentage: 50 }
+    }
+
+    #[test]
+    fn the_first_change_counts_at_once_and_later_ones_together() {
+        assert_eq!(look_after(true), Duration::ZERO);
+        assert_eq!(look_after(false), REFRESH);
+    }
+
+    #[test]
+    fn a_request_is_answered_once() {
+        let (by_itself, by_hand) = (sharing(true, false), sharing(false, false));
+        let new = request(&serde_json::Value::Null);
+        assert_eq!(answer(&new, &by_itself), Some(RequestState::Accepted));
+        assert_eq!(answer(&new, &by_hand), Some(RequestState::Pending));
+        let pending = request(&json!({ "state": "Pending" }));
+        assert_eq!(answer(&pending, &by_itself), Some(RequestState::Accepted));
+        assert_eq!(answer(&pending, &by_hand), None);
+        let accepted = request(&json!({ "state": "Accepted" }));
+        assert_eq!(answer(&accepted, &by_itself), None);
+    }
+
+    #[test]
+    fn what_others_were_offered_is_not_offered_again_unless_it_may_be() {
+        let free = Amounts::from([("cpu".to_owned(), 4.0)]);
+        let others = [offer(&json!({ "cpu": "1", "unknown": "7" }), None)];
+        let of = |overcommit| quota(free.clone(), &others, &sharing(true, overcommit));
+        assert_eq!(of(false)["cpu"].0, "1500m");
+        assert_eq!(of(true)["cpu"].0, "2000m");
+    }
+
+    #[test]
+    fn an_offer_is_due_when_there_is_none_or_another() {
+        let now = BTreeMap::from([("cpu".to_owned(), Quantity("2".into()))]);
+        assert!(is_due(None, &now));
+        assert!(!is_due(Some(&offer(&json!({ "cpu": "2" }), None)), &now));
+        assert!(is_due(Some(&offer(&json!({ "cpu": "1" }), None)), &now));
+        let leaving = offer(&json!({ "cpu": "1" }), Some("2026-01-01T00:00:00Z"));
+        assert!(!is_due(Some(&leaving), &now));
     }
 }

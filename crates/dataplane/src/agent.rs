@@ -22,11 +22,16 @@ use tombolo_core::{
     plan::agent::{self, Inputs},
     translate::Networks,
 };
-use tombolo_runtime::{client, health, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{
+    client, health,
+    observe::{Observer, named},
+    settings::Settings,
+    shutdown::Shutdown,
+};
 use tracing::{debug, info, warn};
 
 use self::machine::Machine;
-use crate::{driver::netns::Netns, uninstall::Uninstall, watching::Follower};
+use crate::{driver::netns::Netns, uninstall::Uninstall};
 
 const HEALTH_PORT: u16 = 10283;
 
@@ -43,7 +48,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     };
     let (ready, is_ready) = watch::channel(false);
     let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
-    let agent = Agent::start(node, &settings.node_name, &shutdown).await?;
+    let agent = Agent::start(node, &settings.node_name).await?;
     shutdown.or(agent.work(&ready)).await.transpose()?;
     Ok(health.await??)
 }
@@ -53,25 +58,24 @@ struct Agent {
     machine: Machine,
     objects: Objects,
     uninstall: Uninstall,
-    follower: Follower,
+    observer: Observer,
 }
 
 impl Agent {
-    async fn start(node: Ipv4Addr, name: &str, shutdown: &Shutdown) -> anyhow::Result<Self> {
+    async fn start(node: Ipv4Addr, name: &str) -> anyhow::Result<Self> {
         let client = client::local().await?;
-        let follower = Follower::new(shutdown);
+        let mut observer = Observer::new();
         Ok(Self {
             node,
             machine: Machine::open(Netns::current()?)?,
-            objects: Objects::follow(&client, &follower),
-            uninstall: Uninstall::follow(&client, &follower, "agent", name),
-            follower,
+            objects: Objects::follow(&client, &mut observer),
+            uninstall: Uninstall::follow(&client, &mut observer, "agent", name),
+            observer,
         })
     }
 
     async fn work(&self, ready: &watch::Sender<bool>) -> anyhow::Result<()> {
-        self.objects.ready().await?;
-        self.uninstall.ready().await?;
+        self.observer.filled().await;
         let mut network = self.machine.watch()?;
         loop {
             let retry = match self.step().await {
@@ -85,7 +89,7 @@ impl Agent {
                 }
             };
             tokio::select! {
-                () = self.follower.changed() => {}
+                () = self.observer.changed() => {}
                 () = network.changed() => time::sleep(CALM).await,
                 () = after(retry) => {}
             }
@@ -133,20 +137,14 @@ struct Objects {
 }
 
 impl Objects {
-    fn follow(client: &Client, follower: &Follower) -> Self {
+    fn follow(client: &Client, observer: &mut Observer) -> Self {
         let real = watcher::Config::default().labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
         let leases = Api::namespaced(client.clone(), NAMESPACE);
         Self {
-            nodes: follower.follow(Api::all(client.clone()), real),
-            endpoints: follower.follow(Api::all(client.clone()), watcher::Config::default()),
-            leases: follower.follow_one(leases, GATEWAY_LEASE),
+            nodes: observer.watch(Api::all(client.clone()), real),
+            endpoints: observer.watch(Api::all(client.clone()), watcher::Config::default()),
+            leases: observer.watch(leases, named(GATEWAY_LEASE)),
         }
-    }
-
-    async fn ready(&self) -> anyhow::Result<()> {
-        self.nodes.wait_until_ready().await?;
-        self.endpoints.wait_until_ready().await?;
-        Ok(self.leases.wait_until_ready().await?)
     }
 
     fn inputs(&self, node: Ipv4Addr, mtu: u32) -> Inputs {

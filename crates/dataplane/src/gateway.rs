@@ -16,11 +16,13 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::{sync::watch, time};
 use tombolo_api::names::{GATEWAY_LEASE, NAMESPACE};
-use tombolo_runtime::{client, health, lease, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{
+    client, health, lease, observe::Observer, settings::Settings, shutdown::Shutdown,
+};
 use tracing::{info, warn};
 
 use self::session::Session;
-use crate::{driver::netns::Netns, uninstall::Uninstall, watching::Follower};
+use crate::{driver::netns::Netns, uninstall::Uninstall};
 
 const HEALTH_PORT: u16 = 10282;
 
@@ -33,10 +35,10 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (ready, is_ready) = watch::channel(false);
     let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
     let client = client::local().await?;
-    let follower = Follower::new(&shutdown);
-    let uninstall = Uninstall::follow(&client, &follower, "gateway", &settings.node_name);
-    let gateway = Gateway { settings, client, follower, uninstall, shutdown: shutdown.clone() };
-    shutdown.or(gateway.uninstall.ready()).await.transpose()?;
+    let mut observer = Observer::new();
+    let uninstall = Uninstall::follow(&client, &mut observer, "gateway", &settings.node_name);
+    let gateway = Gateway { settings, client, observer, uninstall, shutdown: shutdown.clone() };
+    shutdown.or(gateway.observer.filled()).await;
     ready.send_replace(true);
     while !shutdown.is_asked() {
         if let Err(error) = gateway.turn().await {
@@ -50,7 +52,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
 struct Gateway {
     settings: Settings,
     client: Client,
-    follower: Follower,
+    observer: Observer,
     uninstall: Uninstall,
     shutdown: Shutdown,
 }
@@ -63,7 +65,7 @@ impl Gateway {
                 remove().await?;
                 self.uninstall.report().await.context("report that the node is clean")?;
             }
-            self.shutdown.or(self.follower.changed()).await;
+            self.shutdown.or(self.observer.changed()).await;
             return Ok(());
         }
         let leading = tokio::select! {
@@ -73,14 +75,12 @@ impl Gateway {
         if self.shutdown.is_asked() {
             return Ok(());
         }
-        let active = self.shutdown.child();
         let result = tokio::select! {
-            result = self.serve(&active) => result,
+            result = self.serve() => result,
             () = self.uninstalling() => Ok(()),
             () = self.replaced(leading) => Ok(()),
             () = self.shutdown.asked() => Ok(()),
         };
-        active.ask();
         // Whoever is active next, on this node or another, makes what it needs.
         if result.is_ok() {
             remove().await?;
@@ -88,8 +88,8 @@ impl Gateway {
         result
     }
 
-    async fn serve(&self, active: &Shutdown) -> anyhow::Result<()> {
-        let mut session = Session::start(&self.settings, &self.client, active).await?;
+    async fn serve(&self) -> anyhow::Result<()> {
+        let mut session = Session::start(&self.settings, &self.client).await?;
         info!("this gateway is active");
         session.work().await
     }
@@ -119,7 +119,7 @@ impl Gateway {
 
     async fn uninstalling(&self) {
         while !self.uninstall.is_asked() {
-            self.follower.changed().await;
+            self.observer.changed().await;
         }
     }
 }

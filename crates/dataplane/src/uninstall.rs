@@ -9,8 +9,7 @@ use kube::{
 };
 use serde_json::json;
 use tombolo_api::names::{NAMESPACE, UNINSTALL};
-
-use crate::watching::Follower;
+use tombolo_runtime::observe::{Observer, named};
 
 const CLEAN: &str = "clean";
 
@@ -24,21 +23,16 @@ pub struct Uninstall {
 }
 
 impl Uninstall {
-    /// Follows the ConfigMap.
+    /// Follows the ConfigMap. It is known once the observer has filled its indexes.
     pub fn follow(
         client: &Client,
-        follower: &Follower,
+        observer: &mut Observer,
         component: &'static str,
         node: &str,
     ) -> Self {
         let api = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
-        let store = follower.follow_one(api.clone(), UNINSTALL);
+        let store = observer.watch(api.clone(), named(UNINSTALL));
         Self { api, store, component, node: node.into() }
-    }
-
-    /// Waits until it is known.
-    pub async fn ready(&self) -> anyhow::Result<()> {
-        Ok(self.store.wait_until_ready().await?)
     }
 
     /// Whether what was made has to go.

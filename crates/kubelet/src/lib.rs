@@ -5,10 +5,8 @@ mod api;
 mod lease;
 mod node;
 mod pods;
-mod queue;
 mod supervisor;
 mod virtual_node;
-mod watching;
 
 pub mod peer;
 pub mod reflection;

@@ -4,16 +4,18 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt, runtime::watcher};
-use tokio::{
-    sync::{Notify, watch},
-    time::timeout,
-};
+use kube::{Api, ResourceExt};
+use tokio::{sync::watch, time::timeout};
 use tombolo_core::node::{self, Facts, Stage};
-use tombolo_runtime::{controller::Chain, shutdown::Shutdown, writer};
+use tombolo_runtime::{
+    controller::Chain,
+    observe::{Watched, named},
+    shutdown::Shutdown,
+    writer,
+};
 use tracing::{info, warn};
 
-use crate::{MANAGER, lease, peer::Peer, virtual_node::Inputs, watching::Watched};
+use crate::{MANAGER, lease, peer::Peer, virtual_node::Inputs};
 
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -37,25 +39,23 @@ pub(crate) async fn keep(
     shutdown: Shutdown,
 ) {
     let api: Api<Node> = Api::all(peer.home.clone());
-    let (bell, (uid, uids)) = (Arc::new(Notify::new()), watch::channel(None));
-    let ring = bell.clone();
-    let of_name = watcher::Config::default().fields(&format!("metadata.name={}", peer.node));
-    let watched = Watched::new(api.clone(), of_name, move |_| ring.notify_one());
+    let (uid, uids) = watch::channel(None);
+    let watched = Watched::new(api.clone(), named(&peer.node));
+    let mut changes = watched.changes();
     let keeping = async {
+        watched.filled().await;
         loop {
-            let seen = watched.get_global(&peer.node);
+            changes.borrow_and_update();
+            let seen = watched.only();
             uid.send_if_modified(|uid| {
                 let new = seen.as_ref().and_then(|node| node.uid());
                 std::mem::replace(uid, new.clone()) != new
             });
             let given = inputs.borrow_and_update().clone();
-            let result = match watched.is_complete() {
-                true => write(&api, &peer, port, &given, seen.as_deref()).await,
-                false => Ok(()),
-            };
+            let result = write(&api, &peer, port, &given, seen.as_deref()).await;
             let changed = async {
                 tokio::select! {
-                    () = bell.notified() => true,
+                    changed = changes.changed() => changed.is_ok(),
                     changed = inputs.changed() => changed.is_ok(),
                 }
             };

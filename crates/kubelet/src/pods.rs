@@ -3,14 +3,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use jiff::Timestamp;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
-    runtime::watcher,
+    runtime::{reflector::Store, watcher},
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -27,17 +27,14 @@ use tombolo_core::reflect::{
     },
     pod_status::{self, Viewpoint},
 };
-use tombolo_runtime::{events::Events, writer};
-
-use crate::{
-    MANAGER,
-    peer::Peer,
+use tombolo_runtime::{
+    events::Events,
+    observe::{Changed, Object, Watched},
     queue::{self, Asked, Queue, queue},
-    virtual_node::Inputs,
-    watching::{Changed, Watched},
+    writer,
 };
 
-const AT_A_TIME: usize = 32;
+use crate::{MANAGER, peer::Peer, virtual_node::Inputs};
 
 /// Namespace and name of a pod at home.
 type Key = (String, String);
@@ -50,8 +47,6 @@ pub(crate) struct Pods {
     home: Watched<RawPod>,
     twins: Mutex<BTreeMap<String, Arc<TwinNamespace>>>,
     queue: Queue<Key>,
-    /// Counts what happens to the pods at home.
-    changes: watch::Sender<u64>,
 }
 
 /// What is in a twin namespace.
@@ -78,26 +73,17 @@ impl Pods {
     pub(crate) fn new(peer: Arc<Peer>, inputs: watch::Receiver<Inputs>) -> (Arc<Self>, Asked<Key>) {
         let (queue, asked) = queue();
         let of_node = watcher::Config::default().fields(&format!("spec.nodeName={}", peer.node));
-        let (told, (changes, _)) = (queue.clone(), watch::channel(0));
-        let count = changes.clone();
-        let all = Arc::new(tokio::sync::Notify::new());
-        let ring = all.clone();
-        let home = Watched::new(Api::all(peer.home.clone()), of_node, move |changed| {
-            match changed {
-                Changed::One(pod) => told.push(key(pod)),
-                Changed::Any => ring.notify_one(),
-            }
-            count.send_modify(|count| *count += 1);
-        });
-        let events = Events::new(peer.home.clone(), MANAGER);
-        let twins = Mutex::default();
-        let pods = Arc::new(Self { peer, inputs, events, home, twins, queue, changes });
-        let (weak, shutdown) = (Arc::downgrade(&pods), pods.peer.shutdown.clone());
-        tokio::spawn(async move {
-            while shutdown.or(all.notified()).await.is_some() {
-                let Some(pods) = weak.upgrade() else { return };
-                pods.ask_for_all();
-            }
+        let pods = Arc::new_cyclic(|pods| Self {
+            inputs,
+            events: Events::new(peer.home.clone(), MANAGER),
+            home: Watched::telling(
+                Api::all(peer.home.clone()),
+                of_node,
+                tell(pods.clone(), key::<RawPod>),
+            ),
+            twins: Mutex::default(),
+            queue,
+            peer,
         });
         (pods, asked)
     }
@@ -105,9 +91,9 @@ impl Pods {
     /// Works until the peer ends.
     pub(crate) async fn run(self: Arc<Self>, asked: Asked<Key>) {
         let name = format!("pods of {}", self.peer.node);
-        let working =
-            queue::work(&name, asked, AT_A_TIME, &self.peer.shutdown, |key| self.reconcile(key));
-        tokio::join!(working, self.peer.shutdown.or(self.follow()));
+        let working = queue::run(&name, asked, |key| self.reconcile(key));
+        let shutdown = &self.peer.shutdown;
+        tokio::join!(shutdown.or(working), shutdown.or(self.follow()));
     }
 
     /// The pods at home.
@@ -122,13 +108,13 @@ impl Pods {
     }
 
     /// Whether the pods at home are known.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.home.is_complete()
+    pub(crate) fn is_filled(&self) -> bool {
+        self.home.is_filled()
     }
 
     /// Tells when something has happened to the pods at home.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+        self.home.changes()
     }
 
     /// Follows what is not about a single pod.
@@ -168,29 +154,21 @@ impl Pods {
             self.peer.settings.cluster_id, self.peer.cluster.cluster_id
         );
         let pods = format!("{MANAGED_BY_LABEL}={SHADOW_POD},{ours}");
+        let (of_shadow, of_pod) = (home.to_owned(), home.to_owned());
         TwinNamespace {
             name: name.to_owned(),
-            shadows: Watched::new(
+            shadows: Watched::telling(
                 Api::namespaced(client.clone(), name),
                 watcher::Config::default().labels(&ours),
-                self.tell(home),
+                tell(Arc::downgrade(self), move |it: &ShadowPod| {
+                    (of_shadow.clone(), it.name_any())
+                }),
             ),
-            pods: Watched::new(
+            pods: Watched::telling(
                 Api::namespaced(client.clone(), name),
                 watcher::Config::default().labels(&pods),
-                self.tell(home),
+                tell(Arc::downgrade(self), move |it: &RawPod| (of_pod.clone(), it.name_any())),
             ),
-        }
-    }
-
-    fn tell<K: ResourceExt>(self: &Arc<Self>, home: &str) -> impl FnMut(Changed<'_, K>) + use<K> {
-        let (pods, home) = (Arc::downgrade(self), home.to_owned());
-        move |changed| {
-            let Some(pods) = pods.upgrade() else { return };
-            match changed {
-                Changed::One(object) => pods.queue.push((home.clone(), object.name_any())),
-                Changed::Any => pods.ask_for_all(),
-            }
         }
     }
 
@@ -208,7 +186,7 @@ impl Pods {
     }
 
     async fn reconcile(&self, (namespace, name): Key) -> Result<(), PodError> {
-        if !self.home.is_complete() {
+        if !self.home.is_filled() {
             return Ok(());
         }
         let home = self.home.get(&namespace, &name);
@@ -223,7 +201,7 @@ impl Pods {
             not_ready: inputs.not_ready.as_ref(),
             now: Timestamp::now(),
         };
-        let blind = twin.is_some_and(|t| !t.shadows.is_complete() || !t.pods.is_complete());
+        let blind = twin.is_some_and(|t| !t.shadows.is_filled() || !t.pods.is_filled());
         if blind {
             return self.while_blind(home.as_deref(), from).await;
         }
@@ -403,6 +381,24 @@ fn stale_is_fine(result: kube::Result<()>) -> kube::Result<()> {
             Ok(())
         }
         other => writer::absent_is_fine(other),
+    }
+}
+
+/// Asks for the pods that a change is about.
+fn tell<K>(
+    pods: Weak<Pods>,
+    key_of: impl Fn(&K) -> Key + Send + 'static,
+) -> impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static
+where
+    K: Object,
+{
+    move |changed, _| {
+        // Until there are any, nobody works; then all are asked for anyway.
+        let Some(pods) = pods.upgrade() else { return };
+        match changed {
+            Changed::One(object) => pods.queue.push(key_of(object)),
+            Changed::Any => pods.ask_for_all(),
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use kube::{Api, Client, ResourceExt, runtime::watcher};
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinSet,
+use kube::{
+    Api, Client, ResourceExt,
+    runtime::{reflector::Store, watcher},
 };
+use tokio::{sync::watch, task::JoinSet};
 use tombolo_api::{
     ClusterIdentity,
     discovery::ForeignCluster,
@@ -20,13 +20,12 @@ use tombolo_core::{
     node::{self, Namespaces, Stage},
     translate::Networks,
 };
-use tombolo_runtime::{remote::Remotes, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{observe::Observer, remote::Remotes, settings::Settings, shutdown::Shutdown};
 
 use crate::{
     api::Gate,
     reflection::Homes,
     virtual_node::{self, Inputs, Shared, Sources},
-    watching::Watched,
 };
 
 /// Namespace and name of an offer.
@@ -46,12 +45,11 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
     let mut running: BTreeMap<Key, Running> = BTreeMap::new();
     let mut tasks = JoinSet::new();
     let work = async {
+        seen.observer.filled().await;
         loop {
-            if seen.is_complete() {
-                seen.update(&shared, &mut running, &mut tasks);
-            }
+            seen.update(&shared, &mut running, &mut tasks);
             tokio::select! {
-                () = seen.bell.notified() => {}
+                () = seen.observer.changed() => {}
                 Some(ended) = tasks.join_next() => {
                     if let Ok(key) = ended {
                         running.remove(&key);
@@ -73,11 +71,11 @@ struct Running {
 
 /// What there is in this cluster.
 struct Seen {
-    bell: Arc<Notify>,
-    offers: Watched<ResourceOffer>,
-    clusters: Watched<ForeignCluster>,
-    maps: Watched<NamespaceMap>,
-    tunnels: Watched<TunnelEndpoint>,
+    observer: Observer,
+    offers: Store<ResourceOffer>,
+    clusters: Store<ForeignCluster>,
+    maps: Store<NamespaceMap>,
+    tunnels: Store<TunnelEndpoint>,
 }
 
 /// What a virtual node depends on, at one time.
@@ -90,25 +88,17 @@ struct Snapshot {
 
 impl Seen {
     fn new(client: &Client) -> Self {
-        let bell = Arc::new(Notify::new());
+        let mut observer = Observer::new();
         let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
         let originals = watcher::Config::default().labels(REPLICATE_TO_LABEL);
-        let (a, b, c, d) = (bell.clone(), bell.clone(), bell.clone(), bell.clone());
         let all = watcher::Config::default;
         Self {
-            offers: Watched::new(Api::all(client.clone()), copies, move |_| a.notify_one()),
-            clusters: Watched::new(Api::all(client.clone()), all(), move |_| b.notify_one()),
-            maps: Watched::new(Api::all(client.clone()), originals, move |_| c.notify_one()),
-            tunnels: Watched::new(Api::all(client.clone()), all(), move |_| d.notify_one()),
-            bell,
+            offers: observer.watch(Api::all(client.clone()), copies),
+            clusters: observer.watch(Api::all(client.clone()), all()),
+            maps: observer.watch(Api::all(client.clone()), originals),
+            tunnels: observer.watch(Api::all(client.clone()), all()),
+            observer,
         }
-    }
-
-    fn is_complete(&self) -> bool {
-        self.offers.is_complete()
-            && self.clusters.is_complete()
-            && self.maps.is_complete()
-            && self.tunnels.is_complete()
     }
 
     fn update(
@@ -118,7 +108,7 @@ impl Seen {
         tasks: &mut JoinSet<Key>,
     ) {
         let mut gone: Vec<Key> = running.keys().cloned().collect();
-        for offer in self.offers.all() {
+        for offer in self.offers.state() {
             let key = (offer.namespace().unwrap_or_default(), offer.name_any());
             gone.retain(|other| *other != key);
             let Some(snapshot) = self.snapshot(&offer) else {
@@ -141,14 +131,14 @@ impl Seen {
     /// All that the node of an offer depends on, once it is known which cluster offers.
     fn snapshot(&self, offer: &Arc<ResourceOffer>) -> Option<Snapshot> {
         let namespace = offer.namespace().unwrap_or_default();
-        let clusters = self.clusters.all();
+        let clusters = self.clusters.state();
         let cluster = clusters.iter().find(|cluster| node::is_tenant_of(cluster, &namespace));
         let cluster = cluster.map(|cluster| &**cluster);
         let identity = node::offered_by(offer, cluster)?;
-        let maps = self.maps.all();
+        let maps = self.maps.state();
         let map = maps.iter().find(|map| map.namespace().as_ref() == Some(&namespace));
         let Namespaces { there, leaving, wanted } = node::namespaces(map.map(|map| &**map));
-        let tunnels = self.tunnels.all();
+        let tunnels = self.tunnels.state();
         let tunnel = tunnels.iter().find(|t| t.spec.cluster_id == identity.cluster_id);
         Some(Snapshot {
             cluster: identity,

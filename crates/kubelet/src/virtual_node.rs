@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::{Api, Client, ResourceExt, runtime::watcher};
+use kube::{Api, Client, ResourceExt};
 use tokio::{
     net::TcpListener,
     sync::{Notify, watch},
@@ -26,6 +26,7 @@ use tombolo_core::{
 use tombolo_runtime::{
     controller::Chain,
     finalizer,
+    observe::{Watched, named},
     remote::{NoIdentity, Remotes},
     settings::Settings,
     shutdown::Shutdown,
@@ -38,7 +39,6 @@ use crate::{
     peer::Peer,
     pods::{self, Pods},
     reflection,
-    watching::Watched,
 };
 
 const RETRY: Duration = Duration::from_millis(500);
@@ -246,10 +246,9 @@ fn offers(shared: &Shared, offer: &ResourceOffer) -> Api<ResourceOffer> {
 /// A renewed identity counts as soon as it is there; tells when it takes another client to use it.
 fn renew(shared: &Shared, peer: &Peer, moved: &Arc<Notify>) -> Watched<Secret> {
     let api = Api::namespaced(shared.client.clone(), &peer.tenant_namespace);
-    let of_name = watcher::Config::default().fields(&format!("metadata.name={IDENTITY_SECRET}"));
     let (remotes, namespace) = (shared.remotes.clone(), peer.tenant_namespace.clone());
     let (remote, moved) = (peer.remote.clone(), moved.clone());
-    Watched::new(api, of_name, move |_| {
+    Watched::telling(api, named(IDENTITY_SECRET), move |_, _| {
         let (remotes, namespace) = (remotes.clone(), namespace.clone());
         let (remote, moved) = (remote.clone(), moved.clone());
         tokio::spawn(async move {
@@ -271,7 +270,7 @@ async fn drain(peer: &Peer, pods: &Pods, inputs: &mut watch::Receiver<Inputs>) {
         changes.borrow_and_update();
         let left: Vec<Arc<RawPod>> =
             pods.at_home().into_iter().filter(|pod| !pod.is_of_daemon_set()).collect();
-        if pods.is_complete() && left.is_empty() {
+        if pods.is_filled() && left.is_empty() {
             return;
         }
         for pod in left.iter().filter(|pod| !pod.is_deleting()) {

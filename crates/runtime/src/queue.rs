@@ -1,8 +1,8 @@
-//! Things to look at, by key: each once at a time however often it was asked for, many side by
-//! side, those that failed again after a while.
+//! Things to look at, by key: in the order in which they were asked for, each once at a time however
+//! often it was asked for, many side by side, those that failed again after a while.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     error::Error,
     fmt::Debug,
     time::Duration,
@@ -14,143 +14,220 @@ use tracing::warn;
 
 use crate::controller::Chain;
 
-/// Keys that are to be looked at.
-pub type Keys<K> = mpsc::UnboundedSender<K>;
-
 const AT_A_TIME: usize = 32;
-const FIRST_RETRY: Duration = Duration::from_millis(200);
-const LAST_RETRY: Duration = Duration::from_secs(10);
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(5);
+
+/// Where to ask for a look.
+#[derive(Debug)]
+pub struct Queue<K>(mpsc::UnboundedSender<K>);
+
+/// What was asked for.
+#[derive(Debug)]
+pub struct Asked<K>(mpsc::UnboundedReceiver<K>);
+
+/// A queue, and its other end.
+pub fn queue<K>() -> (Queue<K>, Asked<K>) {
+    let (queue, asked) = mpsc::unbounded_channel();
+    (Queue(queue), Asked(asked))
+}
+
+impl<K> Queue<K> {
+    /// Asks for a look at what has this key.
+    pub fn push(&self, key: K) {
+        // When nobody looks any more, the end has come.
+        let _ = self.0.send(key);
+    }
+}
+
+impl<K> Clone for Queue<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 /// Calls `look` for every key that comes, until no more can come. Dropped, it stops at once.
-pub async fn run<K, Looked, E>(
-    name: &'static str,
-    mut keys: mpsc::UnboundedReceiver<K>,
-    look: impl Fn(K) -> Looked,
-) where
+pub async fn run<K, Looked, E>(name: &str, asked: Asked<K>, look: impl Fn(K) -> Looked)
+where
     K: Ord + Clone + Debug,
     Looked: Future<Output = Result<(), E>>,
     E: Error,
 {
-    let mut waiting = BTreeSet::new();
+    let Asked(mut asked) = asked;
+    let mut waiting: Waiting<K> = Waiting::default();
     let mut at_work = BTreeSet::new();
+    let mut again = BTreeSet::new();
     let mut failures: BTreeMap<K, u32> = BTreeMap::new();
     let mut work = FuturesUnordered::new();
     let mut retries = FuturesUnordered::new();
     loop {
-        tokio::select! {
-            key = keys.recv() => match key {
-                Some(key) => {
-                    waiting.insert(key);
-                    while let Ok(key) = keys.try_recv() {
-                        waiting.insert(key);
-                    }
-                }
+        while at_work.len() < AT_A_TIME
+            && let Some(key) = waiting.pop()
+        {
+            at_work.insert(key.clone());
+            let looking = look(key.clone());
+            work.push(async move { (key, looking.await) });
+        }
+        let key = tokio::select! {
+            key = asked.recv() => match key {
+                Some(key) => key,
                 None => return,
             },
-            Some((key, result)) = work.next() => {
+            // Looked at successfully meanwhile, it needs no other look.
+            Some(key) = retries.next() => match failures.contains_key(&key) {
+                true => key,
+                false => continue,
+            },
+            Some((key, looked)) = work.next() => {
                 at_work.remove(&key);
-                match result {
-                    Ok(()) => {
-                        failures.remove(&key);
-                    }
+                match looked {
+                    Ok(()) => drop(failures.remove(&key)),
                     Err(error) => {
                         let count = failures.entry(key.clone()).or_default();
                         let delay = FIRST_RETRY.saturating_mul(1 << (*count).min(16)).min(LAST_RETRY);
                         *count += 1;
                         warn!(queue = name, ?key, retry_in = ?delay, "{}", Chain(&error));
+                        let key = key.clone();
                         retries.push(async move {
                             tokio::time::sleep(delay).await;
                             key
                         });
                     }
                 }
-            }
-            Some(key) = retries.next() => {
-                // Looked at successfully meanwhile, it needs no other look.
-                if failures.contains_key(&key) {
-                    waiting.insert(key);
+                match again.remove(&key) {
+                    true => key,
+                    false => continue,
                 }
             }
+        };
+        if at_work.contains(&key) {
+            again.insert(key);
+        } else {
+            waiting.push(key);
         }
-        let free = AT_A_TIME.saturating_sub(at_work.len());
-        let next: Vec<K> =
-            waiting.iter().filter(|key| !at_work.contains(*key)).take(free).cloned().collect();
-        for key in next {
-            waiting.remove(&key);
-            at_work.insert(key.clone());
-            let looking = look(key.clone());
-            work.push(async move { (key, looking.await) });
+    }
+}
+
+/// Keys in the order in which they were first asked for.
+struct Waiting<K> {
+    order: VecDeque<K>,
+    known: BTreeSet<K>,
+}
+
+impl<K> Default for Waiting<K> {
+    fn default() -> Self {
+        Self { order: VecDeque::new(), known: BTreeSet::new() }
+    }
+}
+
+impl<K: Ord + Clone> Waiting<K> {
+    fn push(&mut self, key: K) {
+        if self.known.insert(key.clone()) {
+            self.order.push_back(key);
         }
+    }
+
+    fn pop(&mut self) -> Option<K> {
+        let key = self.order.pop_front()?;
+        self.known.remove(&key);
+        Some(key)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+    use std::{
+        cell::{Cell, RefCell},
+        io,
     };
 
     use tokio::sync::Semaphore;
 
     use super::*;
 
-    #[derive(Debug, thiserror::Error)]
-    #[error("not yet")]
-    struct NotYet;
+    /// Runs the queue until the look that ends it has been taken.
+    async fn run_until_ended<K, Looked>(
+        asked: Asked<K>,
+        end: &Semaphore,
+        look: impl Fn(K) -> Looked,
+    ) where
+        K: Ord + Clone + Debug,
+        Looked: Future<Output = Result<(), io::Error>>,
+    {
+        tokio::select! {
+            () = run("test", asked, look) => unreachable!("keys can come still"),
+            ended = end.acquire() => drop(ended.expect("it is never closed")),
+        }
+    }
 
     #[tokio::test]
     async fn a_key_is_looked_at_once_at_a_time_and_again_if_it_was_asked_for_meanwhile() {
-        let (keys, queue) = mpsc::unbounded_channel();
-        let (calls, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
-        let (called, goes) = (calls.clone(), gate.clone());
-        let running = tokio::spawn(run("test", queue, move |_: &str| {
-            let (calls, gate) = (called.clone(), goes.clone());
-            async move {
-                calls.fetch_add(1, Ordering::SeqCst);
-                gate.acquire().await.expect("it is never closed").forget();
-                Ok::<_, NotYet>(())
+        let (queue, asked) = queue();
+        let (running, looks, end) = (Cell::new(false), Cell::new(0), Semaphore::new(0));
+        queue.push("a");
+        run_until_ended(asked, &end, async |key| {
+            if key == "last" {
+                let_others_work().await;
+                end.add_permits(1);
+                return Ok(());
             }
-        }));
-        keys.send("a").unwrap();
-        while calls.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
-        for _ in 0..5 {
-            keys.send("a").unwrap();
-        }
+            assert!(!running.replace(true), "it is looked at already");
+            match looks.replace(looks.get() + 1) {
+                0 => (0..5).for_each(|_| queue.push(key)),
+                _ => queue.push("last"),
+            }
+            let_others_work().await;
+            running.set(false);
+            Ok(())
+        })
+        .await;
+        assert_eq!(looks.get(), 2);
+    }
+
+    async fn let_others_work() {
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(calls.load(Ordering::SeqCst), 1);
-        gate.add_permits(9);
-        for _ in 0..50 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(calls.load(Ordering::SeqCst), 2);
-        drop(keys);
-        running.await.unwrap();
     }
 
     #[tokio::test]
     async fn what_failed_is_looked_at_again() {
-        let (keys, queue) = mpsc::unbounded_channel();
-        let calls = Arc::new(AtomicUsize::new(0));
-        let called = calls.clone();
-        let (done, wait) = tokio::sync::oneshot::channel();
-        let done = std::sync::Mutex::new(Some(done));
-        let running = run("test", queue, move |_: u8| {
-            let fails = called.fetch_add(1, Ordering::SeqCst) == 0;
-            if !fails && let Some(done) = done.lock().unwrap().take() {
-                let _ = done.send(());
+        let (queue, asked) = queue();
+        let (looks, end) = (Cell::new(0), Semaphore::new(0));
+        queue.push(1);
+        run_until_ended(asked, &end, async |_| {
+            looks.update(|looks| looks + 1);
+            if looks.get() < 3 {
+                return Err(io::Error::other("not yet"));
             }
-            async move { if fails { Err(NotYet) } else { Ok(()) } }
-        });
-        keys.send(1).unwrap();
-        tokio::select! {
-            () = running => unreachable!("keys can come still"),
-            result = wait => result.unwrap(),
-        }
-        assert_eq!(calls.load(Ordering::SeqCst), 2);
+            end.add_permits(1);
+            Ok(())
+        })
+        .await;
+        assert_eq!(looks.get(), 3);
+    }
+
+    #[tokio::test]
+    async fn keys_are_looked_at_in_the_order_in_which_they_came() {
+        let (queue, asked) = queue();
+        let (order, end) = (RefCell::new(Vec::new()), Semaphore::new(0));
+        let keys = [3, 1, 2, 0];
+        keys.into_iter().for_each(|key| queue.push(key));
+        run_until_ended(asked, &end, async |key| {
+            order.borrow_mut().push(key);
+            if order.borrow().len() == keys.len() {
+                end.add_permits(1);
+            }
+            Ok(())
+        })
+        .await;
+        assert_eq!(order.into_inner(), keys);
+    }
+
+    #[tokio::test]
+    async fn it_ends_when_no_more_can_come() {
+        let (queue, asked) = queue::<u8>();
+        drop(queue);
+        run("test", asked, async |_| Ok::<(), io::Error>(())).await;
     }
 }

@@ -1,8 +1,6 @@
 //! What the tests on whole clusters share.
 
-use std::time::{Duration, Instant};
-
-use tombolo_testbed::{Cluster, ClusterSpec, Testbed, Timings, images};
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed, Timings, eventually, images};
 
 /// Rome and milan with the same address ranges and two nodes each; on every node a web server that
 /// answers with its pod's name, and a client.
@@ -25,23 +23,6 @@ pub async fn rome_and_milan(name: &str, timings: Timings) -> Testbed {
         }
     }
     bed
-}
-
-/// Asks until the answer is as wanted; panics with the last answer when it takes too long.
-pub async fn eventually<T: std::fmt::Debug>(
-    what: &str,
-    mut ask: impl AsyncFnMut() -> T,
-    wanted: impl Fn(&T) -> bool,
-) -> T {
-    let start = Instant::now();
-    loop {
-        let answer = ask().await;
-        if wanted(&answer) {
-            return answer;
-        }
-        assert!(start.elapsed() < Duration::from_secs(90), "{what}: {answer:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }
 
 /// Asks kubectl until it prints what is wanted.

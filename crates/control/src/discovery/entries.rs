@@ -1,46 +1,35 @@
 //! The ForeignClusters, as discovery sees and changes them.
 
-use futures::StreamExt;
 use jiff::Timestamp;
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams, PostParams},
-    runtime::{WatchStreamExt, reflector, reflector::Store, watcher},
+    runtime::watcher,
 };
 use tombolo_api::{ClusterId, config::DiscoveryConfig, discovery::ForeignCluster};
 use tombolo_core::discovery::{Announcement, Sighting, expires_at, seen};
-use tombolo_runtime::{observe::filled, shutdown::Shutdown, writer};
+use tombolo_runtime::{observe::Watched, writer};
 use tracing::{info, warn};
 
 const MANAGER: &str = "liqo-discovery";
 
 pub(super) struct Entries {
     api: Api<ForeignCluster>,
-    known: Store<ForeignCluster>,
+    known: Watched<ForeignCluster>,
     us: ClusterId,
 }
 
 impl Entries {
     /// Watches from now on.
-    pub fn start(client: Client, us: ClusterId, shutdown: &Shutdown) -> Self {
+    pub fn start(client: Client, us: ClusterId) -> Self {
         let api = Api::<ForeignCluster>::all(client);
-        let (known, writer) = reflector::store();
-        let changes = watcher(api.clone(), watcher::Config::default()).default_backoff();
-        let changes = reflector(writer, changes).for_each(|change| {
-            if let Err(error) = change {
-                warn!("watch ForeignClusters: {error}");
-            }
-            std::future::ready(())
-        });
-        let shutdown = shutdown.clone();
-        tokio::spawn(async move { shutdown.or(changes).await });
+        let known = Watched::new(api.clone(), watcher::Config::default());
         Self { api, known, us }
     }
 
     /// Waits until they are known.
     pub async fn known(&self) {
-        // When nobody watches any more, the end has come.
-        let _ = filled(&self.known).await;
+        self.known.filled().await;
     }
 
     /// A cluster was seen.
@@ -79,7 +68,7 @@ impl Entries {
     }
 
     fn all(&self) -> Vec<ForeignCluster> {
-        self.known.state().iter().map(|entry| (**entry).clone()).collect()
+        self.known.all().iter().map(|entry| (**entry).clone()).collect()
     }
 
     async fn make(&self, entry: &ForeignCluster) -> kube::Result<()> {

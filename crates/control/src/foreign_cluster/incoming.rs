@@ -15,28 +15,36 @@ use tombolo_api::{
     names::{CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_LABEL},
 };
 use tombolo_core::discovery::{self, incoming, kind};
-use tombolo_runtime::{controller, observe::filled};
+use tombolo_runtime::{controller, observe::Watched};
 use tracing::info;
 
-use super::{Clusters, Error, MANAGER};
+use super::{Error, MANAGER};
 use crate::{
     context::Context,
     identity::{failed, tenant},
 };
 
 /// Runs until the end is asked for.
-pub(super) async fn run(state: Arc<Clusters>) {
-    let requests = Api::<ResourceRequest>::all(state.context.client.clone());
+pub(super) async fn run(context: Arc<Context>) {
+    let clusters = Api::all(context.client.clone());
+    let known = Watched::new(clusters, watcher::Config::default());
+    let shutdown = context.shutdown.clone();
+    if shutdown.or(known.filled()).await.is_none() {
+        return;
+    }
+    let requests = Api::<ResourceRequest>::all(context.client.clone());
     let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
     let controller = Controller::new(requests, copies);
-    let shutdown = state.context.shutdown.clone();
+    let state = Arc::new(Incoming { context, known });
     controller::run("incoming-peering", controller, reconcile, state, &shutdown).await;
 }
 
-async fn reconcile(request: Arc<ResourceRequest>, state: Arc<Clusters>) -> Result<Action, Error> {
-    if filled(&state.known).await.is_err() {
-        return Ok(Action::await_change());
-    }
+struct Incoming {
+    context: Arc<Context>,
+    known: Watched<ForeignCluster>,
+}
+
+async fn reconcile(request: Arc<ResourceRequest>, state: Arc<Incoming>) -> Result<Action, Error> {
     let client = &state.context.client;
     let namespaces = Api::<Namespace>::all(client.clone());
     let namespace = namespaces.get_metadata_opt(&request.namespace().unwrap_or_default()).await;
@@ -44,7 +52,8 @@ async fn reconcile(request: Arc<ResourceRequest>, state: Arc<Clusters>) -> Resul
     let from: Option<ClusterId> = namespace
         .filter(|namespace| namespace.labels().contains_key(TENANT_LABEL))
         .and_then(|namespace| namespace.labels().get(CLUSTER_ID_LABEL)?.parse().ok());
-    let Some(entry) = from.and_then(|from| incoming(&request, &from, &state.all())) else {
+    let known: Vec<_> = state.known.all().into_iter().map(Arc::unwrap_or_clone).collect();
+    let Some(entry) = from.and_then(|from| incoming(&request, &from, &known)) else {
         return Ok(Action::await_change());
     };
     let clusters = Api::<ForeignCluster>::all(client.clone());

@@ -2,23 +2,17 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api, Client,
-    api::ListParams,
-    runtime::{reflector::Store, watcher},
-};
+use kube::{Api, Client, api::ListParams, runtime::watcher};
 use tombolo_api::{
     Cidr,
     config::ClusterConfig,
     names::{CLUSTER_CONFIG, TYPE_LABEL, VIRTUAL_NODE},
 };
 use tombolo_core::ipam::{Config, node_network, pools};
-use tombolo_runtime::{settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{observe::Observer, settings::Settings, shutdown::Shutdown};
 
 use super::Ipam;
-use crate::cache::{self, Changes};
 
 /// The settings as they are now.
 pub(super) async fn read(client: &Client, settings: &Settings) -> kube::Result<Config> {
@@ -31,15 +25,16 @@ pub(super) async fn read(client: &Client, settings: &Settings) -> kube::Result<C
 
 /// Tells the service whenever they change.
 pub(super) async fn follow(client: Client, settings: Settings, ipam: Ipam, shutdown: Shutdown) {
-    let (changes, mut changed) = Changes::channel();
+    let mut observer = Observer::new();
     let only_real = watcher::Config::default().labels(&real_nodes());
-    let nodes = cache::follow(Api::all(client.clone()), only_real, changes.clone(), &shutdown);
-    let configs = cache::follow(Api::all(client), watcher::Config::default(), changes, &shutdown);
-    if shutdown.or(ready(&nodes, &configs)).await != Some(true) {
+    let nodes = observer.watch(Api::all(client.clone()), only_real);
+    let configs = observer.watch(Api::all(client), watcher::Config::default());
+    if shutdown.or(observer.filled()).await.is_none() {
         return;
     }
     let mut known = None;
-    while let Some(Some(())) = shutdown.or(changed.next()).await {
+    // Filled indexes have rung the bell.
+    while shutdown.or(observer.changed()).await.is_some() {
         let (nodes, configs) = (nodes.state(), configs.state());
         let config =
             combine(&settings, nodes.iter().map(Arc::as_ref), configs.first().map(Arc::as_ref));
@@ -50,10 +45,6 @@ pub(super) async fn follow(client: Client, settings: Settings, ipam: Ipam, shutd
         // Not stored: it counts all the same, and is stored with what comes next.
         drop(ipam.ask(move |state| state.configure(config)).await);
     }
-}
-
-async fn ready(nodes: &Store<Node>, configs: &Store<ClusterConfig>) -> bool {
-    nodes.wait_until_ready().await.is_ok() && configs.wait_until_ready().await.is_ok()
 }
 
 fn combine<'a>(

@@ -8,8 +8,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tombolo_api::{discovery::ResourceRequest, net::NetworkConfig};
+use tombolo_testbed::eventually;
+use tombolo_testing::put;
 
-use crate::side::{Side, apply, eventually};
+use crate::side::Side;
 
 const TENANT: &str = "/namespaces/liqo-tenant-rome";
 const REQUESTS: &str =
@@ -42,7 +44,7 @@ pub async fn an_identity_can_do_what_it_should_and_nothing_else(rome: &Side, mil
 
     // It asks, milan accepts: now it can bring the rest, under its own name.
     let requests = Api::<ResourceRequest>::namespaced(there.clone(), "liqo-tenant-rome");
-    apply(&requests, request("rome")).await;
+    put(&requests, "rome", request("rome")).await;
     let here = Api::<ResourceRequest>::namespaced(milan.client.clone(), "liqo-tenant-rome");
     let accepted = Patch::Merge(json!({ "status": { "state": "Accepted" } }));
     here.patch_status("rome", &PatchParams::default(), &accepted).await.expect("accepted");
@@ -65,7 +67,7 @@ pub async fn an_identity_can_do_what_it_should_and_nothing_else(rome: &Side, mil
 
     // The peering ends: it can still take down its own things, and make no new ones.
     let configs = Api::<NetworkConfig>::namespaced(there.clone(), "liqo-tenant-rome");
-    apply(&configs, body(CONFIGS, "rome")).await;
+    put(&configs, "rome", body(CONFIGS, "rome")).await;
     requests.delete("rome", &Default::default()).await.expect("its own request");
     can_write(there, &format!("{CONFIGS}/rome"), false).await;
     configs.delete("rome", &Default::default()).await.expect("its own");

@@ -5,8 +5,9 @@ use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, Client, Config, client::Body};
 use serde_json::{Value, json};
+use tombolo_testbed::eventually;
 
-use crate::side::{Side, eventually};
+use crate::side::Side;
 
 pub async fn an_identity_is_given_once(milan: &Side) {
     let token = milan.token().await;

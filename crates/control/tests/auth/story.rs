@@ -9,8 +9,10 @@ use kube::{
 };
 use serde_json::json;
 use tombolo_api::discovery::{AuthStatus, ForeignCluster, ResourceRequest};
+use tombolo_testbed::eventually;
+use tombolo_testing::condition;
 
-use crate::side::{Side, eventually};
+use crate::side::Side;
 
 pub async fn a_wrong_url_is_named(rome: &Side) {
     rome.meets("nowhere", "https://127.0.0.1:1").await;
@@ -73,11 +75,8 @@ pub async fn a_cluster_is_known_once_and_never_to_itself(rome: &Side, milan: &Si
     forget(rome, "self").await;
     assert!(identity_is_there(rome, "milan").await, "the identity is not the duplicate's");
 
-    let wrong = json!({
-        "metadata": { "name": "other" },
-        "spec": { "authUrl": milan.url, "fingerprint": "00".repeat(32) },
-    });
-    rome.apply_all::<ForeignCluster>(wrong).await;
+    let wrong = json!({ "authUrl": milan.url, "fingerprint": "00".repeat(32) });
+    rome.put::<ForeignCluster>("other", json!({ "spec": wrong })).await;
     let message = rome.says("other", "OtherCertificate").await;
     assert!(message.contains("spec.fingerprint"), "{message}");
     forget(rome, "other").await;
@@ -85,8 +84,7 @@ pub async fn a_cluster_is_known_once_and_never_to_itself(rome: &Side, milan: &Si
 
 pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {
     // Lost here.
-    let secrets = Api::<Secret>::namespaced(rome.client.clone(), "liqo-tenant-milan");
-    secrets.delete("liqo-identity", &Default::default()).await.expect("deleted");
+    rome.delete_in::<Secret>("liqo-tenant-milan", "liqo-identity").await;
     let clusters = Api::<ForeignCluster>::all(rome.client.clone());
     let touch = Patch::Merge(json!({ "metadata": { "annotations": { "touched": "yes" } } }));
     clusters.patch("milan", &PatchParams::default(), &touch).await.expect("touched");
@@ -100,15 +98,8 @@ pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {
     records.delete("identity-id-of-rome", &Default::default()).await.expect("deleted");
     let gone = async || accounts.get_opt("liqo-cluster").await.expect("an answer").is_none();
     eventually("the account is gone", gone, |gone| *gone).await;
-    let unreachable = json!({ "status": { "conditions": [
-        { "type": "APIServer", "status": "False", "reason": "Unreachable", "message": "",
-          "lastTransitionTime": "2026-01-01T00:00:00Z" },
-    ] } });
-    let params = PatchParams::apply("test").force();
-    let mut said = unreachable;
-    said["apiVersion"] = "discovery.liqo.io/v1alpha1".into();
-    said["kind"] = "ForeignCluster".into();
-    clusters.patch_status("milan", &params, &Patch::Apply(said)).await.expect("said");
+    let unreachable = json!({ "conditions": [condition("APIServer", "False")] });
+    rome.put_status::<ForeignCluster>("milan", unreachable).await;
     let again = async || {
         accounts.get_opt("liqo-cluster").await.expect("an answer").map(|account| account.uid())
     };
@@ -155,23 +146,18 @@ pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {
 
     // It goes with the request.
     requests.delete("rome", &Default::default()).await.expect("deleted");
-    gone(milan, "rome").await;
+    milan.until_gone::<ForeignCluster>("rome").await;
 }
 
 pub async fn what_is_deleted_leaves_nothing(rome: &Side, milan: &Side) {
     forget(rome, "milan").await;
     for (side, peer) in [(rome, "milan"), (milan, "rome")] {
-        let namespaces = Api::<Namespace>::all(side.client.clone());
-        let name = format!("liqo-tenant-{peer}");
-        let there = async || namespaces.get_opt(&name).await.expect("an answer").is_some();
-        eventually(&format!("no {name}"), there, |there| !there).await;
-        let records = Api::<Secret>::namespaced(side.client.clone(), "liqo-auth");
+        side.until_gone::<Namespace>(&format!("liqo-tenant-{peer}")).await;
         let name = format!("identity-id-of-{peer}");
-        assert!(records.get_opt(&name).await.expect("an answer").is_none(), "{name}");
+        assert!(side.get_in::<Secret>("liqo-auth", &name).await.is_none(), "{name}");
     }
     // And from the start, without a token where none is needed.
-    let tokens = Api::<Secret>::namespaced(rome.client.clone(), "liqo");
-    tokens.delete("token-for-milan", &Default::default()).await.expect("deleted");
+    rome.delete_in::<Secret>("liqo", "token-for-milan").await;
     rome.meets("milan", &milan.url).await;
     rome.says("milan", "EmptyTokenRefused").await;
     forget(rome, "milan").await;
@@ -185,19 +171,11 @@ async fn auth_status(side: &Side, name: &str) -> Option<AuthStatus> {
 }
 
 async fn identity_is_there(side: &Side, peer: &str) -> bool {
-    let secrets = Api::<Secret>::namespaced(side.client.clone(), &format!("liqo-tenant-{peer}"));
-    let secret = secrets.get_opt("liqo-identity").await.expect("an answer");
+    let secret = side.get_in::<Secret>(&format!("liqo-tenant-{peer}"), "liqo-identity").await;
     secret.and_then(|secret| secret.data).is_some_and(|data| data.contains_key("kubeconfig"))
 }
 
 async fn forget(side: &Side, name: &str) {
-    let clusters = Api::<ForeignCluster>::all(side.client.clone());
-    clusters.delete(name, &Default::default()).await.expect("deleted");
-    gone(side, name).await;
-}
-
-async fn gone(side: &Side, name: &str) {
-    let clusters = Api::<ForeignCluster>::all(side.client.clone());
-    let there = async || clusters.get_opt(name).await.expect("an answer").is_some();
-    eventually(&format!("no ForeignCluster {name}"), there, |there| !there).await;
+    side.delete::<ForeignCluster>(name).await;
+    side.until_gone::<ForeignCluster>(name).await;
 }

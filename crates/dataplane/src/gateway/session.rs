@@ -25,7 +25,11 @@ use tombolo_core::plan::{
     gateway::{Inputs, Peer, PublicKey},
     probe,
 };
-use tombolo_runtime::{settings::Settings, shutdown::Shutdown, writer};
+use tombolo_runtime::{
+    observe::{Observer, named},
+    settings::Settings,
+    writer,
+};
 use tracing::{info, warn};
 
 use super::{
@@ -34,10 +38,7 @@ use super::{
     key,
     machine::{self, Machine},
 };
-use crate::{
-    driver::{namespace::Watch, netns::Netns},
-    watching::Follower,
-};
+use crate::driver::{namespace::Watch, netns::Netns};
 
 /// Field manager of what the gateway writes.
 pub const MANAGER: &str = "liqo-gateway";
@@ -55,7 +56,7 @@ pub struct Session {
     machine: Machine,
     connections: watch::Receiver<BTreeMap<ClusterId, ConnectionStatus>>,
     watches: [Watch; 2],
-    follower: Follower,
+    observer: Observer,
     endpoints: Store<TunnelEndpoint>,
     mappings: Store<NatMapping>,
     config: Store<ClusterConfig>,
@@ -65,18 +66,14 @@ pub struct Session {
 
 impl Session {
     /// Starts the gateway.
-    pub async fn start(
-        settings: &Settings,
-        client: &Client,
-        leading: &Shutdown,
-    ) -> anyhow::Result<Self> {
+    pub async fn start(settings: &Settings, client: &Client) -> anyhow::Result<Self> {
         let key = key::get_or_make(client).await?;
         let path = machine::default_path();
         let mut machine = Machine::start(Netns::current()?, &path, &key, GATEWAY_PORT).await?;
         let node = settings.host_ip;
         let nothing = Inputs { mtu: mtu(&machine, node).await?, peers: BTreeMap::new() };
         machine.apply(&nothing).await?;
-        let follower = Follower::new(leading);
+        let mut observer = Observer::new();
         let all = watcher::Config::default;
         Ok(Self {
             client: client.clone(),
@@ -84,10 +81,10 @@ impl Session {
             connections: machine.connections(),
             watches: machine.watch()?,
             machine,
-            endpoints: follower.follow(Api::all(client.clone()), all()),
-            mappings: follower.follow(Api::all(client.clone()), all()),
-            config: follower.follow_one(Api::all(client.clone()), CLUSTER_CONFIG),
-            follower,
+            endpoints: observer.watch(Api::all(client.clone()), all()),
+            mappings: observer.watch(Api::all(client.clone()), all()),
+            config: observer.watch(Api::all(client.clone()), named(CLUSTER_CONFIG)),
+            observer,
             key: key.public(),
             announced: None,
         })
@@ -95,14 +92,12 @@ impl Session {
 
     /// Works until the tunnels break for good.
     pub async fn work(&mut self) -> anyhow::Result<()> {
-        self.endpoints.wait_until_ready().await?;
-        self.mappings.wait_until_ready().await?;
-        self.config.wait_until_ready().await?;
+        self.observer.filled().await;
         loop {
             let failed = self.step().await.inspect_err(|error| warn!("{error:#}")).is_err();
             let [host, inside] = &mut self.watches;
             tokio::select! {
-                () = self.follower.changed() => {}
+                () = self.observer.changed() => {}
                 _ = self.connections.changed() => {}
                 () = host.changed() => time::sleep(CALM).await,
                 () = inside.changed() => time::sleep(CALM).await,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client, ResourceExt, runtime::watcher};
+use kube::{Api, Client, ResourceExt};
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
@@ -15,9 +15,9 @@ use rustls::{
 };
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tombolo_runtime::observe::{Watched, named};
 
 use super::auth::Caller;
-use crate::watching::Watched;
 
 const NAMESPACE: &str = "kube-system";
 const AUTHENTICATION: &str = "extension-apiserver-authentication";
@@ -50,10 +50,9 @@ pub(super) struct Tls {
 impl Tls {
     pub(super) fn new(client: Client, address: IpAddr) -> Result<Self, TlsError> {
         let api = Api::namespaced(client, NAMESPACE);
-        let of_name = watcher::Config::default().fields(&format!("metadata.name={AUTHENTICATION}"));
         Ok(Self {
             serving: Serving::new(address)?,
-            authority: Watched::new(api, of_name, |_| {}),
+            authority: Watched::new(api, named(AUTHENTICATION)),
             made: Mutex::default(),
         })
     }

@@ -5,12 +5,9 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube::{
     Api, Resource, ResourceExt,
-    runtime::{
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
+    runtime::{reflector::Store, watcher},
 };
-use tokio::sync::{broadcast::error::RecvError, mpsc};
+use tokio::sync::broadcast::error::RecvError;
 use tombolo_api::names::ORIGIN_LABEL;
 use tombolo_core::reflect::{
     change::{Change, decide},
@@ -19,8 +16,8 @@ use tombolo_core::reflect::{
 };
 use tombolo_runtime::{
     events::Events,
-    observe,
-    queue::{self, Keys},
+    observe::Watched,
+    queue::{self, Queue, queue},
     writer,
 };
 
@@ -88,31 +85,26 @@ impl<K: Kind> Flow<K> {
 
     /// Never ends by itself.
     pub async fn run(self) {
-        let (keys, queue) = mpsc::unbounded_channel();
+        let (queue, asked) = queue();
         let mut touched = self.home.touched.subscribe();
         let ours = format!("{ORIGIN_LABEL}={}", self.route.origin);
-        let (tell, index) = (keys.clone(), self.home.index.clone());
-        let (remote, watch) = observe::watch(
+        let home = &self.home.objects;
+        let (tell, index) = (queue.clone(), home.index().clone());
+        let remote = Watched::telling(
             self.remote.clone(),
             watcher::Config::default().labels(&ours),
-            move |event, remote| match Touched::by(event) {
-                Some(Touched::One(name)) => {
-                    let _ = tell.send(name);
-                }
-                Some(Touched::All) => all(&index, remote, &tell),
-                None => {}
+            move |changed, remote| match changed.into() {
+                Touched::One(name) => tell.push(name),
+                Touched::All => all(&index, remote, &tell),
             },
         );
+        let look_at_all = || all(home.index(), remote.index(), &queue);
         let follow_home = async {
-            all(&self.home.index, &remote, &keys);
+            look_at_all();
             loop {
                 match touched.recv().await {
-                    Ok(Touched::One(name)) => {
-                        let _ = keys.send(name);
-                    }
-                    Ok(Touched::All) | Err(RecvError::Lagged(_)) => {
-                        all(&self.home.index, &remote, &keys);
-                    }
+                    Ok(Touched::One(name)) => queue.push(name),
+                    Ok(Touched::All) | Err(RecvError::Lagged(_)) => look_at_all(),
                     Err(RecvError::Closed) => return std::future::pending().await,
                 }
             }
@@ -120,22 +112,22 @@ impl<K: Kind> Flow<K> {
         let follow_networks = async {
             let mut networks = self.peer.networks.clone();
             while K::HAS_ADDRESSES && networks.changed().await.is_ok() {
-                all(&self.home.index, &remote, &keys);
+                look_at_all();
             }
             std::future::pending::<()>().await;
         };
-        let work = queue::run("reflection", queue, |name| async {
-            self.home.watch.filled().await;
-            watch.filled().await;
+        let work = queue::run("reflection", asked, async |name| {
+            home.filled().await;
+            remote.filled().await;
             self.look_at(name, &remote).await
         });
         tokio::join!(follow_home, follow_networks, work);
     }
 
-    async fn look_at(&self, name: String, remote: &Store<K::Remote>) -> Result<(), Error> {
-        let home = self.home.index.get(&ObjectRef::new(&name).within(&self.home_namespace));
+    async fn look_at(&self, name: String, remote: &Watched<K::Remote>) -> Result<(), Error> {
+        let home = self.home.objects.get(&self.home_namespace, &name);
         let home = home.filter(|home| home.meta().deletion_timestamp.is_none());
-        let have = remote.get(&ObjectRef::new(&name).within(&self.route.namespace));
+        let have = remote.get(&self.route.namespace, &name);
         let networks = *self.peer.networks.borrow();
         let (want, unnamed) = match (&home, &networks) {
             // What is there stays until it is known how it should be.
@@ -230,7 +222,7 @@ impl<K: Kind> Flow<K> {
 }
 
 /// Whatever there is on either side.
-fn all<H, R>(home: &Store<H>, remote: &Store<R>, keys: &Keys<String>)
+fn all<H, R>(home: &Store<H>, remote: &Store<R>, queue: &Queue<String>)
 where
     H: Resource<DynamicType = ()> + Clone + 'static,
     R: Resource<DynamicType = ()> + Clone + 'static,
@@ -239,6 +231,6 @@ where
         .chain(remote.state().iter().map(|object| object.name_any()))
         .collect();
     for name in names {
-        let _ = keys.send(name);
+        queue.push(name);
     }
 }

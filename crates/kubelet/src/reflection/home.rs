@@ -8,40 +8,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    core::NamespaceResourceScope,
-    runtime::{
-        reflector::Store,
-        watcher::{self, Event},
-    },
-};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, Resource, ResourceExt, core::NamespaceResourceScope, runtime::watcher};
 use tokio::sync::broadcast;
-use tombolo_runtime::observe::{self, Watch};
+use tombolo_runtime::observe::{Changed, Object, Watched};
 
 /// An object that can be watched in a namespace.
-pub trait Watched:
-    Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-    + Clone
-    + Debug
-    + DeserializeOwned
-    + Send
-    + Sync
-    + 'static
-{
-}
+pub trait Namespaced: Object + Resource<Scope = NamespaceResourceScope> {}
 
-impl<K> Watched for K where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Send
-        + Sync
-        + 'static
-{
-}
+impl<K> Namespaced for K where K: Object + Resource<Scope = NamespaceResourceScope> {}
 
 /// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,26 +26,22 @@ pub enum Touched {
     All,
 }
 
-impl Touched {
-    /// By this event.
-    pub fn by<K: Resource>(event: &Event<K>) -> Option<Self> {
-        match event {
-            Event::Apply(object) | Event::Delete(object) => Some(Self::One(object.name_any())),
-            Event::InitDone => Some(Self::All),
-            Event::Init | Event::InitApply(_) => None,
+impl<K: ResourceExt> From<Changed<'_, K>> for Touched {
+    fn from(changed: Changed<'_, K>) -> Self {
+        match changed {
+            Changed::One(object) => Self::One(object.name_any()),
+            Changed::Any => Self::All,
         }
     }
 }
 
 /// One kind in one namespace of this cluster.
 #[derive(Debug)]
-pub struct HomeWatch<K: Watched> {
+pub struct HomeWatch<K: Namespaced> {
     /// What there is.
-    pub index: Store<K>,
+    pub objects: Watched<K>,
     /// What has changed.
     pub touched: broadcast::Sender<Touched>,
-    /// Ends with this.
-    pub watch: Watch,
 }
 
 /// The watches that somebody uses.
@@ -96,7 +66,7 @@ impl Homes {
     }
 
     /// The watch of a kind in a namespace; it ends when nobody has it any more.
-    pub(super) fn of<K: Watched>(&self, namespace: &str) -> Arc<HomeWatch<K>> {
+    pub(super) fn of<K: Namespaced>(&self, namespace: &str) -> Arc<HomeWatch<K>> {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|_, watch| watch.strong_count() > 0);
         let key = (K::kind(&()).into_owned(), namespace.to_owned());
@@ -107,14 +77,11 @@ impl Homes {
         let touched = broadcast::Sender::new(BUFFERED);
         let tell = touched.clone();
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        let (index, watch) =
-            observe::watch(api, watcher::Config::default(), move |event: &Event<K>, _| {
-                if let Some(touched) = Touched::by(event) {
-                    // Nobody may be listening just now.
-                    let _ = tell.send(touched);
-                }
-            });
-        let watch = Arc::new(HomeWatch { index, touched, watch });
+        let objects = Watched::telling(api, watcher::Config::default(), move |changed, _| {
+            // Nobody may be listening just now.
+            let _ = tell.send(changed.into());
+        });
+        let watch = Arc::new(HomeWatch { objects, touched });
         let shared: Arc<dyn Any + Send + Sync> = watch.clone();
         watches.insert(key, Arc::downgrade(&shared));
         watch

@@ -18,14 +18,14 @@ use tombolo_core::{
     translate::Networks,
 };
 
-use super::home::Watched;
+use super::home::Namespaced;
 
 /// A kind that is reflected.
 pub trait Kind: Send + Sync + 'static {
     /// What it is in this cluster.
-    type Home: Watched;
+    type Home: Namespaced;
     /// What it is over there.
-    type Remote: Watched + Serialize;
+    type Remote: Namespaced + Serialize;
 
     /// Whether addresses are in it, which are others over there.
     const HAS_ADDRESSES: bool = false;

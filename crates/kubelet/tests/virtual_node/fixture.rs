@@ -1,9 +1,6 @@
 //! Two clusters that have agreed on everything, and rome's virtual node.
 
-use std::{
-    net::Ipv4Addr,
-    time::{Duration, Instant},
-};
+use std::net::Ipv4Addr;
 
 use kube::{
     Api,
@@ -13,9 +10,8 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tombolo_runtime::{events::Events, settings::Settings, shutdown::Shutdown, telemetry};
-use tombolo_testbed::{Cluster, ClusterSpec, Testbed, images};
-
-const LIMIT: Duration = Duration::from_secs(90);
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually, images};
+use tombolo_testing::{Side, condition};
 
 pub struct Fixture {
     bed: Testbed,
@@ -35,15 +31,12 @@ impl Fixture {
         let bed = Testbed::builder("virtual-node").cluster(spec("rome")).cluster(spec("milan"));
         let bed = bed.start().await.expect("the clusters start");
         let (rome, milan) = (bed.cluster("rome").clone(), bed.cluster("milan").clone());
-        for cluster in [&rome, &milan] {
-            define(cluster).await;
-        }
-        let token = be_a_provider(&milan).await;
-        let identity = identity(&milan, &token);
-        let settings = settings(&rome);
-        let client = rome.client().await.expect("a client");
+        let home = Side::new(&rome).await;
+        let remote = Side::new(&milan).await;
+        let identity = be_a_provider(&remote).await;
+        let (settings, client) = (settings(&home), home.client);
         let control = Shutdown::new();
-        let (there, end) = (milan.client().await.expect("a client"), control.clone());
+        let (there, end) = (remote.client, control.clone());
         tokio::spawn(async move {
             let events = Events::new(there.clone(), "liqo-control");
             tombolo_control::shadow_pod::keep_up(there, events, &end).await;
@@ -138,10 +131,7 @@ impl Fixture {
             "metadata": { "name": "milan" },
             "status": {
                 "tenantNamespace": { "local": "liqo-tenant-milan", "remote": "liqo-tenant-rome" },
-                "conditions": [{
-                    "type": kind, "status": status, "reason": "Test", "message": "",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z",
-                }],
+                "conditions": [condition(kind, status)],
             },
         });
         self.write_as(&format!("test-{kind}"), object).await;
@@ -234,47 +224,19 @@ impl Fixture {
     }
 }
 
-/// Asks until the answer is as wanted; panics with the last answer when it takes too long.
-pub async fn eventually<T: std::fmt::Debug>(
-    what: &str,
-    ask: impl AsyncFn() -> T,
-    wanted: impl Fn(&T) -> bool,
-) -> T {
-    let start = Instant::now();
-    loop {
-        let answer = ask().await;
-        if wanted(&answer) {
-            return answer;
-        }
-        assert!(start.elapsed() < LIMIT, "{what}: {answer:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
 async fn says(cluster: &Cluster, arguments: &[&str], wanted: &str) {
     let what = format!("{}: kubectl {}", cluster.name(), arguments.join(" "));
     let ask = async || cluster.kubectl(arguments).await.unwrap_or_else(|error| error.to_string());
     eventually(&what, ask, |answer| answer.trim() == wanted).await;
 }
 
-async fn define(cluster: &Cluster) {
-    let crds = tombolo_api::crds();
-    let names: Vec<String> =
-        crds.iter().map(|crd| format!("crd/{}", crd.metadata.name.clone().unwrap())).collect();
-    for crd in &crds {
-        cluster.apply(&serde_json::to_string(crd).unwrap()).await.expect("the CRD applies");
-    }
-    let mut wait = vec!["wait", "--for=condition=Established", "--timeout=30s"];
-    wait.extend(names.iter().map(String::as_str));
-    cluster.kubectl(&wait).await.expect("the CRDs are established");
-}
-
-/// The tenant namespace, the twin of `shop`, and what rome may do there. Returns rome's token.
-async fn be_a_provider(milan: &Cluster) -> String {
+/// The tenant namespace, the twin of `shop`, and what rome may do there. Returns rome's identity.
+async fn be_a_provider(milan: &Side) -> String {
     let roles = include_str!("../../../tombolo/manifests/roles.yaml");
     let (_comment, roles) = roles.split_once('\n').expect("a comment of the templates");
-    milan.apply(roles).await.expect("the roles are made");
+    milan.cluster.apply(roles).await.expect("the roles are made");
     milan
+        .cluster
         .apply(
             "{apiVersion: v1, kind: Namespace, metadata: {name: liqo-tenant-rome}}
 ---
@@ -290,37 +252,16 @@ subjects: [{kind: ServiceAccount, name: rome, namespace: liqo-tenant-rome}]",
         )
         .await
         .expect("the tenant is made");
-    let token = milan.kubectl(&["create", "token", "-n", "liqo-tenant-rome", "rome"]).await;
-    token.expect("a token").trim().to_owned()
+    milan.kubeconfig_of("liqo-tenant-rome", "rome").await
 }
 
-fn identity(milan: &Cluster, token: &str) -> String {
-    let admin = std::fs::read_to_string(milan.kubeconfig()).expect("milan's kubeconfig");
-    let config: Value = serde_saphyr::from_str(&admin).expect("YAML");
-    json!({
-        "apiVersion": "v1", "kind": "Config",
-        "clusters": config["clusters"],
-        "users": [{ "name": "rome", "user": { "token": token } }],
-        "contexts": [{ "name": "milan", "context": {
-            "cluster": "milan", "user": "rome", "namespace": "liqo-tenant-rome",
-        } }],
-        "current-context": "milan",
-    })
-    .to_string()
-}
-
-fn settings(rome: &Cluster) -> Settings {
-    // The machine's own leg in the network of the clusters.
-    let [a, b, c, _] = rome.node(1).address().octets();
+/// The kubelet runs on the machine's own leg in the network of the clusters.
+fn settings(rome: &Side) -> Settings {
+    let node = rome.cluster.node(1).address();
+    let [a, b, c, _] = node.octets();
     Settings {
-        cluster_id: "id-of-rome".parse().unwrap(),
-        cluster_name: "rome".parse().unwrap(),
-        api_server_url: format!("https://{}:6443", rome.node(1).address()),
-        pod_cidr: "10.244.0.0/16".parse().unwrap(),
-        service_cidr: "10.96.0.0/16".parse().unwrap(),
-        pod_name: "kubelet".into(),
         pod_ip: Ipv4Addr::new(a, b, c & !3, 2).into(),
-        node_name: String::new(),
-        host_ip: rome.node(1).address().into(),
+        host_ip: node.into(),
+        ..rome.settings.clone()
     }
 }

@@ -3,8 +3,9 @@
 
 mod fixture;
 
-use fixture::{Fixture, eventually};
+use fixture::Fixture;
 use serde_json::json;
+use tombolo_testbed::eventually;
 
 const READY: &str = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
 const PHASE: &str = "jsonpath={.status.phase}";

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed, TestbedBuilder, images};
 
+pub use tombolo_testbed::within;
+
 /// The static program, which cargo does not build for tests. Any profile will do.
 pub fn static_program() -> PathBuf {
     std::env::var_os("TOMBOLO_STATIC")
@@ -76,26 +78,6 @@ pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     let all = object["status"]["conditions"].as_array();
     let found = all.into_iter().flatten().find(|condition| condition["type"] == kind);
     found.and_then(|condition| condition["status"].as_str()).unwrap_or_default()
-}
-
-/// Asks until the answer is as wanted; panics with the last answer when it takes too long.
-pub async fn within<T: std::fmt::Debug>(
-    limit: Duration,
-    what: &str,
-    mut ask: impl AsyncFnMut() -> T,
-    wanted: impl Fn(&T) -> bool,
-) -> Duration {
-    let start = Instant::now();
-    loop {
-        let asked = start.elapsed();
-        let answer = ask().await;
-        if wanted(&answer) {
-            eprintln!("{what}: after {:.1} s", asked.as_secs_f32());
-            return asked;
-        }
-        assert!(asked < limit, "not within {limit:?}: {what}: {answer:#?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }
 
 pub const SOON: Duration = Duration::from_secs(60);

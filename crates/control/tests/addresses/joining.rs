@@ -1,0 +1,94 @@
+//! The story of two clusters that join their networks, and part.
+
+use std::{net::IpAddr, time::Instant};
+
+use serde_json::json;
+use tombolo_api::{
+    discovery::{ForeignCluster, ResourceRequest},
+    names,
+    net::{IpamStorage, NetworkConfig, TunnelEndpoint},
+};
+use tombolo_core::translate::{Networks, RealIp, overlap};
+use tombolo_testbed::eventually;
+
+use crate::side::Side;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_clusters_with_the_same_networks_join_them_and_part() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let milan = Side::of("milan").await;
+    rome.knows(&milan).await;
+    milan.knows(&rome).await;
+    let (ipam, at_rome) = rome.start().await;
+    let (_, at_milan) = milan.start().await;
+
+    // Rome wants a peering; there is no gateway yet.
+    let identity = json!({ "clusterID": "id-of-rome", "clusterName": "rome" });
+    let spec = json!({ "clusterIdentity": identity, "authUrl": "https://192.0.2.1" });
+    let labels = json!({ names::REPLICATE_TO_LABEL: "id-of-milan" });
+    let wanted = json!({ "metadata": { "labels": labels }, "spec": spec });
+    rome.put_in::<ResourceRequest>("liqo-tenant-milan", "rome", wanted).await;
+    rome.says("milan", "TunnelEndpoint", "WaitingForGateway").await;
+    rome.gateway("192.0.2.1").await;
+    milan.gateway("192.0.2.2").await;
+    rome.says("milan", "TunnelEndpoint", "WaitingForPeer").await;
+
+    // The copy of the request is made by rome's replicator; milan accepts.
+    milan.until_in::<ResourceRequest>("liqo-tenant-rome", "rome", |_| true).await;
+    let accepted = json!({ "state": "Accepted" });
+    milan.put_status_in::<ResourceRequest>("liqo-tenant-rome", "rome", accepted).await;
+
+    let start = Instant::now();
+    let known = |endpoint: &TunnelEndpoint| Networks::from_tunnel_endpoint(endpoint).is_some();
+    let from_rome = rome.until_in::<TunnelEndpoint>("liqo-tenant-milan", "milan", known).await;
+    let from_milan = milan.until_in::<TunnelEndpoint>("liqo-tenant-rome", "rome", known).await;
+    println!("accepted → both tunnel endpoints: {:?}", start.elapsed());
+    assert_eq!(from_rome.spec.endpoint_ip.to_string(), "192.0.2.2");
+    assert_eq!(from_milan.spec.endpoint_ip.to_string(), "192.0.2.1");
+
+    // What one calls the other is what the other hears.
+    let here = Networks::from_tunnel_endpoint(&from_rome).unwrap();
+    let there = Networks::from_tunnel_endpoint(&from_milan).unwrap();
+    assert_eq!(here.local_pod, there.local_pod, "both have the same network");
+    assert_eq!(here.our_name_for_pods, there.their_name_for_pods);
+    assert_eq!(here.our_name_for_external, there.their_name_for_external);
+    assert_eq!(here.their_name_for_pods, there.our_name_for_pods);
+    assert_eq!(here.our_name_for_their_self(), there.their_name_for_self());
+    assert!(!overlap(here.our_name_for_pods, here.local_pod));
+    let pod = RealIp("10.244.3.4".parse().unwrap());
+    assert_eq!(here.name_there(pod), there.name_here(pod));
+
+    rome.says("milan", "TunnelEndpoint", "WaitingForGateway").await;
+    let connection = json!({ "connection": { "status": "connected" } });
+    rome.put_status_in::<TunnelEndpoint>("liqo-tenant-milan", "milan", connection).await;
+    rome.says("milan", "TunnelEndpoint", "Connected").await;
+    let cluster = rome.get::<ForeignCluster>("milan").await.unwrap();
+    let network = cluster.status.unwrap().network.unwrap();
+    assert!(network.tunnel_endpoint.unwrap().available);
+    assert!(network.local_network_config.unwrap().available);
+    assert!(network.remote_network_config.unwrap().available);
+
+    // The gateway moves.
+    rome.gateway("192.0.2.11").await;
+    milan
+        .until_in::<TunnelEndpoint>("liqo-tenant-rome", "rome", |endpoint| {
+            endpoint.spec.endpoint_ip == IpAddr::from([192, 0, 2, 11])
+        })
+        .await;
+
+    // The peering ends, and nothing is left.
+    rome.delete_in::<ResourceRequest>("liqo-tenant-milan", "rome").await;
+    for side in [&rome, &milan] {
+        side.none::<NetworkConfig>().await;
+        side.none::<TunnelEndpoint>().await;
+    }
+    rome.says("milan", "TunnelEndpoint", "NoPeering").await;
+    let freed = async || {
+        let storage = rome.get::<IpamStorage>("liqo-networks").await.unwrap();
+        storage.spec.cluster_subnets.len()
+    };
+    eventually("no networks of peers", freed, |count| *count == 0).await;
+    drop(ipam);
+    at_rome.ask();
+    at_milan.ask();
+}

@@ -1,0 +1,78 @@
+//! Which networks are free to be names of others.
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use tombolo_api::{Cidr, ClusterId, NatCidr, config::ClusterConfig, names, net::NetworkConfig};
+use tombolo_core::translate::overlap;
+use tombolo_testbed::eventually;
+
+use crate::side::{Side, cidr};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn networks_of_nodes_and_reserved_ones_are_no_names() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (ipam, _, service) = rome.serve().await;
+    let peers = std::sync::atomic::AtomicU32::new(0);
+    let is_kept = async |wanted: &str| {
+        let n = peers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let peer: ClusterId = format!("peer-{n}").parse().unwrap();
+        let names = ipam.reserve(peer.clone(), cidr(wanted), cidr("10.21.0.0/16")).await.unwrap();
+        ipam.release(peer).await.unwrap();
+        names.remote_nat_pod_cidr == NatCidr::None
+    };
+    assert!(is_kept("10.40.0.0/16").await);
+    assert!(is_kept("10.50.0.0/16").await);
+
+    let network = json!({ "reservedSubnets": ["10.40.0.0/14"] });
+    rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
+    eventually("10.40.0.0/16 is reserved", async || is_kept("10.40.0.0/16").await, |it| !*it).await;
+
+    rome.put::<Node>("one", json!({})).await;
+    let address = json!({ "type": "InternalIP", "address": "10.50.7.7" });
+    rome.put_status::<Node>("one", json!({ "addresses": [address] })).await;
+    eventually("a node is in 10.50.0.0/16", async || is_kept("10.50.0.0/16").await, |it| !*it)
+        .await;
+
+    rome.clear::<ClusterConfig>().await;
+    eventually("10.40.0.0/16 is free", async || is_kept("10.40.0.0/16").await, |it| *it).await;
+    rome.clear::<Node>().await;
+    service.ask();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_with_the_same_networks_get_names_that_never_collide() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (_, controllers) = rome.start().await;
+    let peers = ["turin", "genoa", "pisa"];
+    for peer in peers {
+        let namespace = format!("liqo-tenant-{peer}");
+        rome.tenant(&namespace, &format!("id-of-{peer}")).await;
+        let config = json!({
+            "metadata": { "labels": { names::REPLICATED_FROM_LABEL: format!("id-of-{peer}") } },
+            "spec": {
+                "clusterID": "id-of-rome",
+                "podCIDR": "10.244.0.0/16",
+                "externalCIDR": "10.0.0.0/16",
+                "endpointIP": "192.0.2.9",
+                "backendType": "wireguard",
+                "backend_config": {},
+            },
+        });
+        rome.put_in::<NetworkConfig>(&namespace, peer, config).await;
+    }
+    let mut taken: Vec<Cidr> = vec![cidr("10.244.0.0/16"), cidr("10.96.0.0/16")];
+    for peer in peers {
+        let config = rome
+            .until_in::<NetworkConfig>(&format!("liqo-tenant-{peer}"), peer, |config| {
+                config.status.as_ref().is_some_and(|status| status.processed)
+            })
+            .await;
+        let status = config.status.unwrap();
+        taken.push(status.pod_cidr_nat.unwrap().or(config.spec.pod_cidr));
+        taken.push(status.external_cidr_nat.unwrap().or(config.spec.external_cidr));
+    }
+    for (n, one) in taken.iter().enumerate() {
+        assert!(taken[n + 1..].iter().all(|other| !overlap(*one, *other)), "{taken:?}");
+    }
+    controllers.ask();
+}

@@ -1,0 +1,109 @@
+//! One of two clusters that all tests share, and what runs in it.
+
+use std::{collections::BTreeMap, ops::Deref, sync::Arc};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::ListParams;
+use serde_json::json;
+use tokio::{
+    net::TcpListener,
+    sync::{Mutex, MutexGuard, OnceCell},
+};
+use tombolo_api::{
+    Cidr,
+    ipam::ipam_client::IpamClient,
+    names,
+    net::{IpamStorage, NatMapping, NetworkConfig},
+};
+use tombolo_control::{context::Context, ipam::Ipam, network_config, replicator};
+use tombolo_runtime::shutdown::Shutdown;
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
+use tonic::transport::Channel;
+
+/// One cluster.
+pub struct Side(tombolo_testing::Side);
+
+impl Deref for Side {
+    type Target = tombolo_testing::Side;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// There is one bed; whoever uses it is alone with it.
+static BED: OnceCell<Testbed> = OnceCell::const_new();
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+async fn cluster(name: &str) -> &'static Cluster {
+    let start = async || {
+        let cluster = |name| ClusterSpec::new(name).control_plane_only();
+        let bed = Testbed::builder("addresses").cluster(cluster("rome")).cluster(cluster("milan"));
+        let bed = bed.start().await.expect("the API servers start");
+        for name in ["rome", "milan"] {
+            tombolo_testing::Side::new(bed.cluster(name)).await;
+        }
+        bed
+    };
+    BED.get_or_init(start).await.cluster(name)
+}
+
+impl Side {
+    /// A cluster in which nothing is known of any other.
+    pub async fn alone(name: &str) -> (Self, MutexGuard<'static, ()>) {
+        let alone = ALONE.lock().await;
+        let side = Self::of(name).await;
+        side.clear::<NetworkConfig>().await;
+        side.clear::<NatMapping>().await;
+        side.clear::<IpamStorage>().await;
+        (side, alone)
+    }
+
+    pub async fn of(name: &str) -> Self {
+        Self(tombolo_testing::Side::again(cluster(name).await).await)
+    }
+
+    /// The address service, and a client of it.
+    pub async fn serve(&self) -> (Ipam, IpamClient<Channel>, Shutdown) {
+        let shutdown = Shutdown::new();
+        let ipam = Ipam::start(self.client.clone(), &self.settings, &shutdown).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(ipam.clone().serve_on(listener, shutdown.clone()));
+        let client = IpamClient::connect(format!("http://{address}")).await.unwrap();
+        (ipam, client, shutdown)
+    }
+
+    /// What joins networks.
+    pub async fn start(&self) -> (Ipam, Shutdown) {
+        let shutdown = Shutdown::new();
+        let context = Context::new(self.client.clone(), self.settings.clone(), shutdown.clone());
+        let context = Arc::new(context);
+        let ipam = Ipam::start(self.client.clone(), &self.settings, &shutdown).await.unwrap();
+        tokio::spawn(network_config::run(context.clone(), ipam.clone()));
+        tokio::spawn(replicator::run(context));
+        (ipam, shutdown)
+    }
+
+    /// A gateway announces itself.
+    pub async fn gateway(&self, ip: &str) {
+        let annotations = json!({
+            names::GATEWAY_ENDPOINT_ANNOTATION: ip,
+            names::GATEWAY_PORT_ANNOTATION: "51840",
+            names::GATEWAY_PUBLIC_KEY_ANNOTATION: format!("{}=", "A".repeat(43)),
+        });
+        let lease = json!({ "metadata": { "annotations": annotations } });
+        self.put_in::<Lease>(names::NAMESPACE, names::GATEWAY_LEASE, lease).await;
+    }
+
+    /// All mappings that gateways are told, whatever the cluster.
+    pub async fn nat_mappings(&self) -> BTreeMap<String, String> {
+        let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
+        let all = mappings.iter().flat_map(|mapping| &mapping.spec.cluster_mappings);
+        all.map(|(from, to)| (from.to_string(), to.to_string())).collect()
+    }
+}
+
+pub fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}

@@ -1,0 +1,133 @@
+//! Namespaces that get their twins, and lose them.
+
+use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tombolo_api::{
+    offloading::{NamespaceOffloading, OffloadingPhase},
+    virtualkubelet::NamespaceMap,
+};
+use tombolo_testbed::answer_to;
+
+use crate::{RUNTIME, world::world};
+
+#[test]
+fn the_label_offloads_a_namespace_and_its_removal_brings_it_back() {
+    RUNTIME.block_on(async {
+        let world = world().await;
+        world
+            .put::<Namespace>(
+                "shop",
+                json!({ "metadata": { "labels": { "liqo.io/enabled": "true" } } }),
+            )
+            .await;
+
+        let offloading =
+            world.offloading("shop", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
+        let status = offloading.status.unwrap();
+        assert_eq!(status.clusters[0].remote_namespace_name.as_deref(), Some("shop-rome"));
+        assert_eq!(status.conditions[0].status, "True");
+        let map = world.get_in::<NamespaceMap>("liqo-tenant-milan", "rome").await.unwrap();
+        assert_eq!(map.spec.desired_mapping["shop"], "shop-rome");
+        assert_eq!(map.labels()["liqo.io/replicate-to"], "id-of-milan");
+        let shop = world.get::<Namespace>("shop").await.unwrap();
+        assert_eq!(shop.labels()["liqo.io/scheduling"], "enabled");
+        let binding = world.get_in::<RoleBinding>("shop", "liqo-kubelet").await.unwrap();
+        assert_eq!(binding.role_ref.name, "liqo-kubelet-namespace");
+        let twin = world.get::<Namespace>("shop-rome").await.unwrap();
+        assert_eq!(twin.labels()["liqo.io/remote-cluster-id"], "id-of-rome");
+        assert_eq!(twin.annotations()["liqo.io/home-namespace"], "shop");
+        let binding = world.get_in::<RoleBinding>("shop-rome", "liqo-twin").await.unwrap();
+        let subject = &binding.subjects.unwrap()[0];
+        assert_eq!(
+            (&*subject.name, subject.namespace.as_deref()),
+            ("liqo-cluster", Some("liqo-tenant-rome"))
+        );
+
+        // Somebody deletes the twin: it is made again.
+        let before = twin.uid();
+        world.delete::<Namespace>("shop-rome").await;
+        answer_to("the twin is made again", async || {
+            world.get::<Namespace>("shop-rome").await.filter(|twin| twin.uid() != before).map(drop)
+        })
+        .await;
+        world.offloading("shop", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
+
+        let unlabel = json!({ "metadata": { "labels": { "liqo.io/enabled": null } } });
+        let api: Api<Namespace> = Api::all(world.client.clone());
+        api.patch("shop", &PatchParams::default(), &Patch::Merge(unlabel)).await.unwrap();
+        answer_to("all of it is gone", async || {
+            let offloading = world.get_in::<NamespaceOffloading>("shop", "offloading").await;
+            let twin = world.get::<Namespace>("shop-rome").await;
+            let binding = world.get_in::<RoleBinding>("shop", "liqo-kubelet").await;
+            (offloading.is_none() && twin.is_none() && binding.is_none()).then_some(())
+        })
+        .await;
+        let shop = world.get::<Namespace>("shop").await.unwrap();
+        assert!(!shop.labels().contains_key("liqo.io/scheduling"));
+        let map = world.get_in::<NamespaceMap>("liqo-tenant-milan", "rome").await.unwrap();
+        assert!(!map.spec.desired_mapping.contains_key("shop"));
+    });
+}
+
+#[test]
+fn what_a_user_made_stays_without_the_label() {
+    RUNTIME.block_on(async {
+        let world = world().await;
+        world.put::<Namespace>("mine", json!({})).await;
+        let spec =
+            json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "yours" });
+        world.put_in::<NamespaceOffloading>("mine", "offloading", json!({ "spec": spec })).await;
+        world.offloading("mine", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
+        let label =
+            |value: Value| json!({ "metadata": { "labels": { "liqo.io/enabled": value } } });
+        let api: Api<Namespace> = Api::all(world.client.clone());
+        for value in [json!("true"), Value::Null] {
+            api.patch("mine", &PatchParams::default(), &Patch::Merge(label(value))).await.unwrap();
+        }
+        // Controllers have seen the label go once they have seen what came after it.
+        world
+            .put::<Namespace>(
+                "after",
+                json!({ "metadata": { "labels": { "liqo.io/enabled": "true" } } }),
+            )
+            .await;
+        world.offloading("after", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
+        let mine = world.get_in::<NamespaceOffloading>("mine", "offloading").await.unwrap();
+        assert!(mine.metadata.deletion_timestamp.is_none());
+        assert!(world.get::<Namespace>("yours").await.is_some());
+
+        // With the namespace goes its twin.
+        world.delete::<Namespace>("mine").await;
+        for name in ["mine", "yours"] {
+            world.until_gone::<Namespace>(name).await;
+        }
+    });
+}
+
+#[test]
+fn a_namespace_that_was_there_is_no_twin_and_stays() {
+    RUNTIME.block_on(async {
+        let world = world().await;
+        // It is home and remote cluster at once, so the name is taken.
+        world.put::<Namespace>("taken", json!({})).await;
+        let spec = json!({ "namespaceMappingStrategy": "EnforceSameName" });
+        world.put_in::<NamespaceOffloading>("taken", "offloading", json!({ "spec": spec })).await;
+        let offloading =
+            world.offloading("taken", |o| phase(o) == Some(OffloadingPhase::Failed)).await;
+        let status = offloading.status.unwrap();
+        assert!(status.clusters[0].message.as_ref().unwrap().contains("taken"));
+        assert_eq!(status.conditions[0].reason, "Refused");
+        world.delete_in::<NamespaceOffloading>("taken", "offloading").await;
+        world.until_gone_in::<NamespaceOffloading>("taken", "offloading").await;
+        let taken = world.get::<Namespace>("taken").await.unwrap();
+        assert!(taken.metadata.deletion_timestamp.is_none());
+    });
+}
+
+fn phase(offloading: &NamespaceOffloading) -> Option<OffloadingPhase> {
+    Some(offloading.status.as_ref()?.clusters.first()?.phase)
+}

@@ -1,0 +1,113 @@
+//! One cluster, which is home and remote cluster at once.
+
+use std::{ops::Deref, sync::Arc, time::Duration};
+
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tombolo_api::{
+    discovery::ForeignCluster, offloading::NamespaceOffloading, sharing::ResourceOffer,
+    virtualkubelet::NamespaceMap,
+};
+use tombolo_control::{
+    context::Context, namespace_map, namespace_offloading, shadow_endpoint_slice, twin_namespace,
+};
+use tombolo_runtime::{shutdown::Shutdown, writer};
+use tombolo_testbed::{ClusterSpec, Testbed};
+use tombolo_testing::{Side, condition, settings};
+
+use crate::pods;
+
+static BED: OnceCell<(Testbed, World)> = OnceCell::const_new();
+
+/// The cluster, with all controllers of both sides, and somebody who carries NamespaceMaps from
+/// one tenant namespace to the other.
+pub struct World(Side);
+
+impl Deref for World {
+    type Target = Side;
+
+    fn deref(&self) -> &Side {
+        &self.0
+    }
+}
+
+pub async fn world() -> &'static World {
+    &BED.get_or_init(start).await.1
+}
+
+async fn start() -> (Testbed, World) {
+    let cluster = ClusterSpec::new("rome").control_plane_only();
+    let bed = Testbed::builder("offloading").cluster(cluster).start().await;
+    let bed = bed.expect("the control plane starts");
+    let world = World(Side::new(bed.cluster("rome")).await);
+    for peer in ["rome", "milan"] {
+        world.tenant(&format!("liqo-tenant-{peer}"), &format!("id-of-{peer}")).await;
+    }
+    let tenant = json!({ "tenantNamespace": { "local": "liqo-tenant-milan" } });
+    world.foreign_cluster("milan", tenant).await;
+    let offer = json!({
+        "metadata": { "labels": { "liqo.io/replicated-from": "id-of-milan" } },
+        "spec": { "clusterID": "id-of-milan", "resourceQuota": { "hard": { "cpu": "4" } } },
+    });
+    world.put_in::<ResourceOffer>("liqo-tenant-milan", "milan", offer).await;
+    let accepted = json!({ "phase": "Accepted" });
+    world.put_status_in::<ResourceOffer>("liqo-tenant-milan", "milan", accepted).await;
+
+    let address = world.cluster.node(1).address();
+    let context = |name: &str| {
+        let settings = settings(name, address);
+        Arc::new(Context::new(world.client.clone(), settings, Shutdown::new()))
+    };
+    let (rome, milan) = (context("rome"), context("milan"));
+    tokio::spawn(namespace_offloading::run(rome.clone()));
+    tokio::spawn(namespace_map::run(rome.clone()));
+    tokio::spawn(twin_namespace::run(milan.clone()));
+    tokio::spawn(shadow_endpoint_slice::run(milan));
+    tokio::spawn(carry(world.client.clone()));
+    pods::serve_webhook(&world, rome, address).await;
+    (bed, world)
+}
+
+/// What the replicator does, with less care.
+async fn carry(client: Client) {
+    let here: Api<NamespaceMap> = Api::namespaced(client.clone(), "liqo-tenant-milan");
+    let there: Api<NamespaceMap> = Api::namespaced(client, "liqo-tenant-rome");
+    loop {
+        if let Ok(Some(original)) = here.get_opt("rome").await {
+            let mut copy = NamespaceMap::new("rome", original.spec.clone());
+            let label = ("liqo.io/replicated-from".to_owned(), "id-of-rome".to_owned());
+            copy.metadata.labels = Some([label].into());
+            if let Ok(copy) = writer::apply(&there, "test", &copy).await
+                && let Some(status) = &copy.status
+                && original.status.as_ref() != Some(status)
+            {
+                let _ = writer::apply_status(&here, "test", "rome", status).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl World {
+    /// The NamespaceOffloading of a namespace, once it is as wanted.
+    pub async fn offloading(
+        &self,
+        namespace: &str,
+        is_as_wanted: impl Fn(&NamespaceOffloading) -> bool,
+    ) -> NamespaceOffloading {
+        self.until_in(namespace, "offloading", is_as_wanted).await
+    }
+
+    pub async fn foreign_cluster(&self, name: &str, status: Value) {
+        let identity = json!({ "clusterID": format!("id-of-{name}"), "clusterName": name });
+        let spec = json!({ "authUrl": "https://192.0.2.1", "clusterIdentity": identity });
+        self.put::<ForeignCluster>(name, json!({ "spec": spec })).await;
+        self.put_status::<ForeignCluster>(name, status).await;
+    }
+
+    pub async fn paris(&self, tunnel: &str, api_server: &str) {
+        let conditions = [condition("TunnelEndpoint", tunnel), condition("APIServer", api_server)];
+        self.put_status::<ForeignCluster>("paris", json!({ "conditions": conditions })).await;
+    }
+}

@@ -1,0 +1,202 @@
+//! Reflection between two real API servers: what is in a home namespace is in its twin, follows,
+//! is put right and goes.
+
+mod ipam;
+mod shop;
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Secret, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tombolo_api::virtualkubelet::ShadowEndpointSlice;
+use tombolo_core::translate::Networks;
+use tombolo_testbed::{answer_to, eventually};
+
+use shop::Shop;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+
+#[test]
+fn objects_appear_follow_are_put_right_and_go() {
+    RUNTIME.block_on(async {
+        let shop = Shop::new("follows").await;
+        let web =
+            json!({ "type": "NodePort", "selector": { "app": "web" }, "ports": [{ "port": 80 }] });
+        shop.put::<Service>("web", json!({ "spec": web })).await;
+        shop.put::<ConfigMap>("settings", json!({ "data": { "a": "1", "b": "2" } })).await;
+        shop.put::<ConfigMap>("kube-root-ca.crt", json!({ "data": { "ca.crt": "x" } })).await;
+        shop.put::<Secret>("login", json!({ "data": { "user": "YQ==" } })).await;
+        let reflection = shop.reflect();
+
+        let service = shop.there::<Service>("web", |_| true).await;
+        let port = &service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0];
+        assert_eq!(port.port, 80);
+        assert_eq!(service.labels()["virtualkubelet.liqo.io/origin"], "id-of-rome");
+        assert_eq!(service.labels()["virtualkubelet.liqo.io/destination"], "id-of-milan");
+        shop.there::<Secret>("login", |_| true).await;
+        shop.there::<ConfigMap>("settings", |map| data(map, "b") == Some("2")).await;
+
+        // It follows what changes at home, also what is no longer wanted.
+        shop.put::<ConfigMap>("settings", json!({ "data": { "a": "3" } })).await;
+        let is_followed = |map: &ConfigMap| data(map, "a") == Some("3") && data(map, "b").is_none();
+        shop.there::<ConfigMap>("settings", is_followed).await;
+
+        // What somebody changes or deletes over there is put right.
+        let api: Api<ConfigMap> = shop.remote_api();
+        let meddled = json!({ "data": { "a": "4" } });
+        api.patch("settings", &PatchParams::default(), &Patch::Merge(meddled)).await.unwrap();
+        shop.there::<ConfigMap>("settings", is_followed).await;
+        let before = api.get("settings").await.unwrap().uid();
+        api.delete("settings", &DeleteParams::default()).await.unwrap();
+        shop.there::<ConfigMap>("settings", |map| map.uid() != before).await;
+
+        // What can't be changed in place is made anew.
+        shop.delete::<Service>("web").await;
+        shop.put::<Service>(
+            "web",
+            json!({ "spec": { "clusterIP": "None", "selector": { "app": "db" } } }),
+        )
+        .await;
+        shop.there::<Service>("web", |service| {
+            service.spec.as_ref().unwrap().cluster_ip.as_deref() == Some("None")
+        })
+        .await;
+
+        shop.delete::<Service>("web").await;
+        shop.gone::<Service>("web").await;
+
+        // What goes at home while nobody looks goes over there when somebody does.
+        reflection.ask();
+        shop.delete::<ConfigMap>("settings").await;
+        let _reflection = shop.reflect();
+        shop.gone::<ConfigMap>("settings").await;
+        shop.there::<Secret>("login", |_| true).await;
+        let root = shop.milan.get_in::<ConfigMap>(&shop.twin, "kube-root-ca.crt").await.unwrap();
+        assert!(!root.labels().contains_key("virtualkubelet.liqo.io/origin"));
+    });
+}
+
+#[test]
+fn what_is_somebody_elses_is_left_alone() {
+    RUNTIME.block_on(async {
+        let shop = Shop::new("taken").await;
+        let theirs = json!({ "metadata": { "name": "settings" }, "data": { "a": "theirs" } });
+        let api: Api<ConfigMap> = shop.remote_api();
+        let theirs = serde_json::from_value(theirs).unwrap();
+        api.create(&PostParams::default(), &theirs).await.unwrap();
+        shop.put::<ConfigMap>("settings", json!({ "data": { "a": "ours" } })).await;
+        shop.put::<ConfigMap>("other", json!({ "data": { "a": "ours" } })).await;
+        let _reflection = shop.reflect();
+        shop.there::<ConfigMap>("other", |_| true).await;
+        let events: Api<k8s_openapi::api::events::v1::Event> = shop.rome.within(&shop.namespace);
+        answer_to("an event says so", async || {
+            let events = events.list(&Default::default()).await.unwrap();
+            events.into_iter().find(|e| e.reason.as_deref() == Some("NotReflected"))
+        })
+        .await;
+        assert_eq!(data(&api.get("settings").await.unwrap(), "a"), Some("theirs"));
+        assert!(api.get("settings").await.unwrap().labels().is_empty());
+
+        // Once that one is gone there is room.
+        api.delete("settings", &DeleteParams::default()).await.unwrap();
+        shop.there::<ConfigMap>("settings", |map| data(map, "a") == Some("ours")).await;
+    });
+}
+
+#[test]
+fn endpoints_are_known_by_their_address_over_there() {
+    RUNTIME.block_on(async {
+        let shop = Shop::new("endpoints").await;
+        let slice = json!({
+            "metadata": { "labels": { "kubernetes.io/service-name": "web" } },
+            "addressType": "IPv4",
+            "endpoints": [
+                { "addresses": ["10.244.1.5"], "nodeName": "rome-1", "conditions": { "ready": true } },
+                { "addresses": ["10.71.0.9"], "nodeName": "liqo-milan" },
+                { "addresses": ["192.0.2.7"], "conditions": { "ready": false } },
+            ],
+            "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }],
+        });
+        shop.put::<EndpointSlice>("web-1", slice).await;
+        let _reflection = shop.reflect();
+        let nothing = shop.remote_api::<ShadowEndpointSlice>().get_opt("web-1").await.unwrap();
+        assert_eq!(nothing, None, "the networks are not known yet");
+        shop.networks.send_replace(Some(networks()));
+        let shadow = shop.there::<ShadowEndpointSlice>("web-1", |shadow| {
+            addresses(shadow) == ["10.71.1.5", "10.72.0.7"]
+        });
+        let shadow = shadow.await;
+        assert_eq!(shadow.labels()["kubernetes.io/service-name"], "web");
+        assert!(shadow.spec.template.endpoints.iter().all(|e| e.node_name.is_none()));
+
+        // Readiness follows; an address that nobody uses any more is given back.
+        let slice = json!({
+            "metadata": { "labels": { "kubernetes.io/service-name": "web" } },
+            "addressType": "IPv4",
+            "endpoints": [{ "addresses": ["10.244.1.5"], "conditions": { "ready": false } }],
+            "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }],
+        });
+        shop.put::<EndpointSlice>("web-1", slice).await;
+        let shadow = shop.there::<ShadowEndpointSlice>("web-1", |shadow| {
+            addresses(shadow) == ["10.71.1.5"]
+        });
+        let conditions = shadow.await.spec.template.endpoints[0].conditions.clone().unwrap();
+        assert_eq!(conditions.ready, Some(false));
+        let given_back = async || shop.ipam.given_back.lock().unwrap().clone();
+        let is_among = |all: &Vec<String>| all.iter().any(|ip| ip == "192.0.2.7");
+        eventually("it is given back", given_back, is_among).await;
+        shop.delete::<EndpointSlice>("web-1").await;
+        shop.gone::<ShadowEndpointSlice>("web-1").await;
+    });
+}
+
+#[test]
+fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
+    RUNTIME.block_on(async {
+        let shop = Shop::new("leaves").await;
+        shop.put::<ConfigMap>("settings", json!({ "data": { "a": "1" } })).await;
+        let _reflection = shop.reflect();
+        shop.there::<ConfigMap>("settings", |_| true).await;
+        shop.namespaces.send_replace(BTreeMap::new());
+        // The flows have heard of it once another namespace of the same send is reflected.
+        let other = Shop::new("stays").await;
+        other.put::<ConfigMap>("settings", json!({ "data": { "a": "1" } })).await;
+        shop.namespaces.send_replace([(other.namespace.clone(), other.twin.clone())].into());
+        other.there::<ConfigMap>("settings", |_| true).await;
+        shop.delete::<ConfigMap>("settings").await;
+        other.put::<ConfigMap>("settings", json!({ "data": { "a": "2" } })).await;
+        other.there::<ConfigMap>("settings", |map| data(map, "a") == Some("2")).await;
+        assert!(shop.remote_api::<ConfigMap>().get_opt("settings").await.unwrap().is_some());
+    });
+}
+
+fn networks() -> Networks {
+    let cidr = |text: &str| text.parse().unwrap();
+    Networks {
+        local_pod: cidr("10.244.0.0/16"),
+        local_external: cidr("10.70.0.0/16"),
+        their_name_for_pods: cidr("10.71.0.0/16"),
+        their_name_for_external: cidr("10.72.0.0/16"),
+        remote_pod: cidr("10.244.0.0/16"),
+        remote_external: cidr("10.70.0.0/16"),
+        our_name_for_pods: cidr("10.71.0.0/16"),
+        our_name_for_external: cidr("10.72.0.0/16"),
+    }
+}
+
+fn addresses(shadow: &ShadowEndpointSlice) -> Vec<&str> {
+    let endpoints = shadow.spec.template.endpoints.iter();
+    endpoints.flat_map(|endpoint| &endpoint.addresses).map(String::as_str).collect()
+}
+
+fn data<'a>(map: &'a ConfigMap, key: &str) -> Option<&'a str> {
+    map.data.as_ref()?.get(key).map(String::as_str)
+}

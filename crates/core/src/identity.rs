@@ -32,6 +32,18 @@ pub fn name_or_id(name: Option<&ClusterName>, id: &ClusterId) -> ClusterName {
     name.cloned().unwrap_or_else(|| short().expect("the start of a DNS label is one"))
 }
 
+/// Why a cluster can't be a peer that is called as we are, and what to do about it: what two
+/// clusters send one another is called after them, and lies side by side.
+pub fn namesake(us: &ClusterIdentity, peer: &ClusterIdentity) -> Option<String> {
+    (us.cluster_name == peer.cluster_name).then(|| {
+        format!(
+            "cluster {} and cluster {} are both called {}, and peers need different names: give \
+             one of them another with `tombolo install --cluster-name`",
+            us.cluster_id, peer.cluster_id, us.cluster_name
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +56,18 @@ mod tests {
         };
         assert_eq!(tenant_namespace(&rome, |_| false), "liqo-tenant-rome");
         assert_eq!(tenant_namespace(&rome, |_| true), "liqo-tenant-rome-9f0f1");
+    }
+
+    #[test]
+    fn a_cluster_of_our_own_name_is_no_peer() {
+        let cluster = |id: &str, name: &str| ClusterIdentity {
+            cluster_id: id.parse().unwrap(),
+            cluster_name: name.parse().unwrap(),
+        };
+        let us = cluster("1", "kubernetes");
+        assert_eq!(namesake(&us, &cluster("2", "milan")), None);
+        let message = namesake(&us, &cluster("2", "kubernetes")).unwrap();
+        assert!(message.contains("tombolo install --cluster-name"), "{message}");
     }
 
     #[test]

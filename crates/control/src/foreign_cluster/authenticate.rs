@@ -22,7 +22,7 @@ use tombolo_api::{
 use tombolo_core::{
     condition::find,
     discovery::{kind, senior},
-    identity::{Access, Lifetime, nonce, return_token_name},
+    identity::{Access, Lifetime, namesake, nonce, return_token_name},
 };
 use tracing::{debug, info, warn};
 
@@ -45,7 +45,10 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
     let context = &*state.context;
     if let Some(peer) = &entry.spec.cluster_identity {
         check(state, entry, peer).await?;
-        if let Some(reached) = keep(context, entry, peer).await? {
+        // It may have got another name by now.
+        if namesake(&context.settings.cluster(), peer).is_none()
+            && let Some(reached) = keep(context, entry, peer).await?
+        {
             return Ok(reached);
         }
     }
@@ -62,6 +65,9 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
         return Err(refused("AnotherCluster", message).into());
     }
     check(state, entry, &peer).await?;
+    if let Some(message) = namesake(&context.settings.cluster(), &peer) {
+        return Err(refused("SameName", message).into());
+    }
     fill_in(context, entry, &peer, shown).await?;
     ask(context, entry, &peer, shown).await
 }
@@ -333,6 +339,7 @@ fn setback(failure: &Failure) -> Setback {
         (_, Some(Refusal::EmptyTokenRefused)) => (EmptyRefused, "EmptyTokenRefused", false),
         (_, Some(Refusal::WrongToken)) => (Refused, "WrongToken", false),
         (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),
+        (_, Some(Refusal::SameName)) => (Refused, "SameName", false),
         (_, Some(Refusal::Other)) => (Pending, "AuthFailed", true),
         (Failure::OtherCertificate { .. }, _) => (Pending, "OtherCertificate", true),
         (Failure::NotUnderstood { .. }, _) => (Pending, "NotAnAuthService", true),

@@ -2,6 +2,7 @@
 //! identity that can do what it should and nothing else.
 
 mod logs;
+mod namesake;
 mod rights;
 mod service;
 mod side;
@@ -20,6 +21,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     let milan = Side::start(bed.cluster("milan")).await;
 
     story::a_wrong_url_is_named(&rome).await;
+    namesake::a_cluster_of_the_same_name_is_refused(&rome, &milan).await;
     story::no_token_and_a_wrong_one_are_refused_until_there_is_the_right_one(&rome, &milan).await;
     story::the_token_that_came_along_is_enough(&rome, &milan).await;
     story::a_cluster_is_known_once_and_never_to_itself(&rome, &milan).await;

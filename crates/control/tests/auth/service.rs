@@ -59,6 +59,13 @@ pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {
     assert_eq!(info["apiServerUrl"], milan.settings.api_server_url);
     assert!(info["apiServerCA"].as_str().is_some_and(|pem| pem.starts_with("-----BEGIN")));
 
+    let namesake =
+        json!({ "clusterID": "id-of-x", "clusterName": "milan", "token": milan.token().await });
+    let (status, answer) = call(milan, "POST", "/identity", &namesake.to_string()).await;
+    assert_eq!((status, &answer["reason"]), (409, &json!("SameName")), "{answer}");
+    let error = answer["error"].as_str().unwrap_or_default();
+    assert!(error.contains("tombolo install --cluster-name"), "{error}");
+
     let huge = json!({ "clusterID": "x", "token": "y".repeat(20_000) }).to_string();
     for (method, path, body, expected) in [
         ("POST", "/identity", r#"{"clusterID": "id-of-x", "token": "wrong"}"#, 401),

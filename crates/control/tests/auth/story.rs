@@ -190,7 +190,7 @@ async fn identity_is_there(side: &Side, peer: &str) -> bool {
     secret.and_then(|secret| secret.data).is_some_and(|data| data.contains_key("kubeconfig"))
 }
 
-async fn forget(side: &Side, name: &str) {
+pub async fn forget(side: &Side, name: &str) {
     let clusters = Api::<ForeignCluster>::all(side.client.clone());
     clusters.delete(name, &Default::default()).await.expect("deleted");
     gone(side, name).await;

@@ -107,7 +107,8 @@ async fn take_over(context: &Context, entry: &ForeignCluster) -> Result<(), Erro
     Ok(taken.map(drop).map_err(failed(format!("take over ForeignCluster {}", entry.name_any())))?)
 }
 
-/// The identity that is there, renewed if it is time; nothing if it has to be asked for again.
+/// The identity that is there, renewed if it is time; nothing if it has to be asked for again. One
+/// that counts is kept whatever the URL is by now: that is for when the next one has to be asked for.
 async fn keep(
     context: &Context,
     entry: &ForeignCluster,
@@ -118,10 +119,9 @@ async fn keep(
     let Some(tenant) = tenant else { return Ok(None) };
     let Some(mut stored) = Stored::read(&context.client, tenant).await? else { return Ok(None) };
     let Some(access) = stored.access.clone() else { return Ok(None) };
-    let elsewhere = stored.auth_url.as_ref() != Some(&entry.spec.auth_url);
     let owes_token = entry.spec.join && !stored.return_token_sent;
     let lifetime = Lifetime::read(access.token.reveal(), base64::url_safe);
-    let (false, false, Ok(lifetime)) = (elsewhere, owes_token, lifetime) else { return Ok(None) };
+    let (false, Ok(lifetime)) = (owes_token, lifetime) else { return Ok(None) };
 
     let reached = |renew_at| Authenticated {
         tenant: TenantNamespace {
@@ -265,7 +265,6 @@ async fn ask(
     stored = Stored {
         nonce,
         access: Some(access.clone()),
-        auth_url: Some(entry.spec.auth_url.clone()),
         return_token_sent: return_token_sent || stored.return_token_sent,
     };
     stored.write(client, &tenant, peer).await?;

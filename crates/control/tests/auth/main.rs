@@ -28,6 +28,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     service::an_identity_is_given_once(&milan).await;
     service::it_says_who_it_is_and_what_is_wrong(&milan).await;
     rights::an_identity_can_do_what_it_should_and_nothing_else(&rome, &milan).await;
+    story::an_identity_outlives_the_url_it_came_from(&rome, &milan).await;
     story::a_lost_identity_is_asked_for_again(&rome, &milan).await;
     story::a_request_makes_a_cluster_known(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;

@@ -92,6 +92,13 @@ impl Side {
         self.apply_all::<ForeignCluster>(entry).await;
     }
 
+    /// What discovery does when a cluster is seen at another address.
+    pub async fn moves(&self, name: &str, url: &str) {
+        let clusters = Api::<ForeignCluster>::all(self.client.clone());
+        let patch = Patch::Merge(json!({ "spec": { "authUrl": url } }));
+        clusters.patch(name, &PatchParams::default(), &patch).await.expect("it is changed");
+    }
+
     /// A Secret as people make it, with the token for another cluster.
     pub async fn has_token(&self, name: &str, cluster: &ClusterIdentity, token: &str) {
         let secret = json!({

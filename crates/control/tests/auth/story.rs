@@ -1,6 +1,6 @@
 //! How two clusters get to know one another, and how it ends.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Secret, ServiceAccount};
 use kube::{
@@ -81,6 +81,19 @@ pub async fn a_cluster_is_known_once_and_never_to_itself(rome: &Side, milan: &Si
     let message = rome.says("other", "OtherCertificate").await;
     assert!(message.contains("spec.fingerprint"), "{message}");
     forget(rome, "other").await;
+}
+
+pub async fn an_identity_outlives_the_url_it_came_from(rome: &Side, milan: &Side) {
+    rome.moves("milan", "https://127.0.0.1:1").await;
+    let first = rome.secret("liqo-tenant-milan", "liqo-identity", "kubeconfig").await;
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        rome.says("milan", "Accepted").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let kept = rome.secret("liqo-tenant-milan", "liqo-identity", "kubeconfig").await;
+    assert!(kept == first, "another identity was asked for");
+    rome.moves("milan", &milan.url).await;
 }
 
 pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {

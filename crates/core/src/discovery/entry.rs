@@ -43,6 +43,8 @@ pub fn peered(entry: &ForeignCluster) -> bool {
 }
 
 /// A cluster was seen in the local network, which means something to `us` if its group is ours.
+/// Anybody in the network can say anything: about an entry whose certificate is pinned, only who
+/// announces that certificate is heard.
 pub fn seen(
     announcement: &Announcement,
     known: &[ForeignCluster],
@@ -70,6 +72,7 @@ pub fn seen(
             Sighting::New(Box::new(new))
         }
         Some(entry) if entry.metadata.deletion_timestamp.is_some() => Sighting::LeftAlone,
+        Some(entry) if is_pinned_to_another(entry, announcement) => Sighting::LeftAlone,
         Some(entry) => match kind(entry) {
             DiscoveryType::Lan | DiscoveryType::IncomingPeering => {
                 let name = entry.metadata.name.as_deref().unwrap_or_default();
@@ -150,6 +153,10 @@ pub fn object_name(cluster: &ClusterIdentity, known: &[ForeignCluster]) -> Strin
     } else {
         name.to_owned()
     }
+}
+
+fn is_pinned_to_another(entry: &ForeignCluster, announcement: &Announcement) -> bool {
+    entry.spec.fingerprint.is_some() && entry.spec.fingerprint != announcement.fingerprint
 }
 
 fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
@@ -254,6 +261,20 @@ mod tests {
             assert_eq!(again.metadata.name.as_deref(), Some("there"));
             assert_eq!(again.spec.fingerprint, None);
             assert!(!again.spec.join);
+        }
+    }
+
+    #[test]
+    fn a_pinned_entry_listens_only_to_its_own_certificate() {
+        let mut pinned = entry("there", "LAN", Some("milan-id"));
+        pinned.spec.fingerprint = announcement("milan-id").fingerprint;
+        assert!(matches!(sighting("milan-id", &[pinned.clone()]), Sighting::Again(_)));
+        let (us, config) = ("rome-id".parse().unwrap(), DiscoveryConfig::default());
+        for fingerprint in [None, Some("00".repeat(32).parse().unwrap())] {
+            let address = "10.0.0.66".parse().unwrap();
+            let spoofed = Announcement { fingerprint, address, ..announcement("milan-id") };
+            let known = [pinned.clone()];
+            assert_eq!(seen(&spoofed, &known, &us, &config, at(NOW)), Sighting::LeftAlone);
         }
     }
 

@@ -14,7 +14,10 @@ use kube::{
 };
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tombolo_api::discovery::{ForeignCluster, ForeignClusterStatus, condition};
-use tombolo_core::condition::{find, is_true, now_is};
+use tombolo_core::{
+    condition::{find, now_is},
+    health::{Care, NOT_AUTHENTICATED, care},
+};
 use tombolo_runtime::{
     controller::{self, Chain},
     remote::Remote,
@@ -49,29 +52,34 @@ struct State {
     running: tokio::sync::Mutex<BTreeMap<String, Shutdown>>,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("write the condition of ForeignCluster {0}")]
+struct Error(String, #[source] kube::Error);
+
 /// Starts the questions when there is an identity, and ends them with it.
-async fn follow(
-    cluster: Arc<ForeignCluster>,
-    state: Arc<State>,
-) -> Result<Action, std::convert::Infallible> {
+async fn follow(cluster: Arc<ForeignCluster>, state: Arc<State>) -> Result<Action, Error> {
     let name = cluster.name_any();
-    let conditions = cluster.status.iter().flat_map(|status| status.conditions.clone());
-    let conditions: Vec<_> = conditions.collect();
-    let authenticated = is_true(&conditions, condition::AUTHENTICATED);
-    let leaving = cluster.metadata.deletion_timestamp.is_some();
+    let care = care(&cluster);
     let mut running = state.running.lock().await;
     match running.get(&name) {
-        Some(shutdown) if !authenticated || leaving => {
+        Some(shutdown) if care != Care::Ask => {
             shutdown.ask();
             running.remove(&name);
         }
-        None if authenticated && !leaving => {
+        None if care == Care::Ask => {
             let shutdown = state.context.shutdown.child();
             running.insert(name.clone(), shutdown.clone());
-            let state = state.clone();
+            let (state, name) = (state.clone(), name.clone());
             tokio::spawn(async move { shutdown.or(ask_on_and_on(name, state)).await });
         }
         _ => {}
+    }
+    drop(running);
+    if care == Care::SayUnasked {
+        let message = "nobody asks it without an identity there: see Authenticated";
+        say(&state.context, &name, false, NOT_AUTHENTICATED, message)
+            .await
+            .map_err(|error| Error(name, error))?;
     }
     Ok(Action::await_change())
 }
@@ -91,7 +99,11 @@ async fn ask_on_and_on(name: String, state: Arc<State>) {
         if said == Some(answer.is_ok()) {
             continue;
         }
-        match say(&state.context, &name, &answer).await {
+        let (reason, message) = match &answer {
+            Ok(message) => ("Answers", message),
+            Err(message) => ("Unreachable", message),
+        };
+        match say(&state.context, &name, answer.is_ok(), reason, message).await {
             Ok(()) => said = Some(answer.is_ok()),
             Err(error) => warn!(cluster = name, "write the condition: {error}"),
         }
@@ -130,25 +142,27 @@ async fn answers(remote: &Remote) -> Result<String, String> {
 }
 
 /// Writes the condition, and an event when it is another one than before.
-async fn say(context: &Context, name: &str, verdict: &Result<String, String>) -> kube::Result<()> {
+async fn say(
+    context: &Context,
+    name: &str,
+    is_well: bool,
+    reason: &str,
+    message: &str,
+) -> kube::Result<()> {
     let clusters = Api::<ForeignCluster>::all(context.client.clone());
     let cluster = clusters.get(name).await?;
     let status = cluster.status.as_ref();
     let before = status.map(|status| status.conditions.clone()).unwrap_or_default();
-    let (reason, message) = match verdict {
-        Ok(message) => ("Answers", message),
-        Err(message) => ("Unreachable", message),
-    };
     info!(cluster = name, reason, message);
     let condition =
-        now_is(&before, condition::API_SERVER, verdict.is_ok(), reason, message, Timestamp::now());
+        now_is(&before, condition::API_SERVER, is_well, reason, message, Timestamp::now());
     if find(&before, condition::API_SERVER) == Some(&condition) {
         return Ok(());
     }
     let status =
         ForeignClusterStatus { conditions: vec![condition], ..ForeignClusterStatus::default() };
     writer::apply_status(&clusters, MANAGER, name, &status).await?;
-    if verdict.is_ok() {
+    if is_well {
         context.events.normal(&cluster, reason, message).await;
     } else {
         context.events.warning(&cluster, reason, message).await;

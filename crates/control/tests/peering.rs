@@ -69,6 +69,12 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     drop(frozen);
     rome.says("milan", "APIServer", "Answers").await;
 
+    // Without an identity nobody knows whether it does.
+    rome.is_authenticated("milan", false).await;
+    rome.says("milan", "APIServer", "NotAuthenticated").await;
+    rome.is_authenticated("milan", true).await;
+    rome.says("milan", "APIServer", "Answers").await;
+
     rome.join("milan", false).await;
     rome.says("milan", "OutgoingPeering", "NotWanted").await;
     milan.says("rome", "IncomingPeering", "NotAsked").await;
@@ -151,18 +157,24 @@ impl Side {
             "spec": { "authUrl": "https://192.0.2.1:443", "clusterIdentity": identity },
         }))
         .await;
-        let status = json!({
-            "authStatus": "Accepted",
-            "tenantNamespace": { "local": ours, "remote": theirs },
-            "conditions": [{
-                "type": "Authenticated", "status": "True", "reason": "Accepted", "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }],
-        });
+        let status = json!({ "tenantNamespace": { "local": ours, "remote": theirs } });
         let clusters = Api::<ForeignCluster>::all(self.client.clone());
         writer::apply_status(&clusters, "test", peer.cluster_name.as_str(), &status)
             .await
             .expect("a status");
+        self.is_authenticated(peer.cluster_name.as_str(), true).await;
+    }
+
+    async fn is_authenticated(&self, name: &str, is: bool) {
+        let status = json!({
+            "authStatus": if is { "Accepted" } else { "Refused" },
+            "conditions": [{
+                "type": "Authenticated", "status": if is { "True" } else { "False" },
+                "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        });
+        let clusters = Api::<ForeignCluster>::all(self.client.clone());
+        writer::apply_status(&clusters, "test-auth", name, &status).await.expect("a status");
     }
 
     async fn identity_for(&self, other: &Side) -> String {

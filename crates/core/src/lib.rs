@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod condition;
 pub mod discovery;
+pub mod health;
 pub mod identity;
 pub mod ipam;
 pub mod network;

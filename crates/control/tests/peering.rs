@@ -57,6 +57,15 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     eventually("another copy", copied_again, |again| *again == Some(true)).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
 
+    // Milan refuses what it had accepted, and thinks better of it.
+    milan.answers("rome", "Refused").await;
+    rome.says("milan", "OutgoingPeering", "RequestRefused").await;
+    milan.says("rome", "IncomingPeering", "Refused").await;
+    rome.none::<ResourceOffer>().await;
+    milan.none::<ResourceOffer>().await;
+    milan.answers("rome", "Accepted").await;
+    rome.says("milan", "OutgoingPeering", "Established").await;
+
     // The controllers end, and others go on.
     at_rome.ask();
     at_milan.ask();
@@ -247,6 +256,14 @@ impl Side {
         let clusters = Api::<ForeignCluster>::all(self.client.clone());
         let patch = Patch::Merge(json!({ "spec": { "join": join } }));
         clusters.patch(name, &PatchParams::default(), &patch).await.expect("it can be set");
+    }
+
+    /// Somebody answers a request by hand.
+    async fn answers(&self, name: &str, state: &str) {
+        let namespace = format!("liqo-tenant-{name}");
+        let requests = Api::<ResourceRequest>::namespaced(self.client.clone(), &namespace);
+        let patch = Patch::Merge(json!({ "status": { "state": state } }));
+        requests.patch_status(name, &PatchParams::default(), &patch).await.expect("an answer");
     }
 
     async fn says(&self, name: &str, type_: &str, reason: &str) {

@@ -1,21 +1,25 @@
-//! The end of a ForeignCluster: when nothing of a peering is left, the identity is given back and
-//! what was made for it is removed.
+//! The end of a ForeignCluster: the other cluster's request is refused, and when nothing of a
+//! peering is left, the identity is given back and what was made for it is removed.
 
 use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Resource, ResourceExt, api::ListParams, core::NamespaceResourceScope};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tombolo_api::{
     auth::IdentityRelease,
-    discovery::{ForeignCluster, ResourceRequest},
+    discovery::{ForeignCluster, RequestState, ResourceRequest},
     names::{AUTH_NAMESPACE, IDENTITY_SECRET},
     net::{NetworkConfig, TunnelEndpoint},
     sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
-use tombolo_core::identity::{record_name, return_token_name};
-use tombolo_runtime::writer::absent_is_fine;
+use tombolo_core::{
+    identity::{record_name, return_token_name},
+    peering::{Farewell, farewell},
+};
+use tombolo_runtime::writer;
 use tracing::{debug, info};
 
 use super::{Error, auth_service::AuthService, stored::Stored};
@@ -41,7 +45,8 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     if shared || peer.cluster_id == context.settings.cluster_id {
         return Ok(true);
     }
-    if is_used(context, &tenant_name).await? {
+    let asked = refuse(context, &tenant_name).await?;
+    if asked || is_used(context, &tenant_name).await? {
         return Ok(false);
     }
     if let Some(stored) = Stored::read(client, &tenant_name).await? {
@@ -69,13 +74,34 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
 
 async fn delete(secrets: &Api<Secret>, name: &str) -> Result<(), Error> {
     let gone = secrets.delete(name, &Default::default()).await.map(drop);
-    Ok(absent_is_fine(gone).map_err(failed(format!("delete Secret {name}")))?)
+    Ok(writer::absent_is_fine(gone).map_err(failed(format!("delete Secret {name}")))?)
 }
 
-/// Whether anything of a peering is left in the namespace.
+/// Refuses what the other cluster asks for, which ends the peering there too. Whether there are
+/// requests to wait for.
+async fn refuse(context: &Context, namespace: &str) -> Result<bool, Error> {
+    let api = Api::<ResourceRequest>::namespaced(context.client.clone(), namespace);
+    let requests = api.list(&ListParams::default()).await;
+    let requests = requests.map_err(failed(format!("list the requests in {namespace}")))?;
+    let mut waiting = false;
+    for request in &requests {
+        let farewell = farewell(request, &context.settings.cluster_name);
+        waiting |= farewell != Farewell::Leave;
+        if farewell == Farewell::Refuse {
+            let name = request.name_any();
+            let status = json!({ "state": RequestState::Refused });
+            let said = writer::apply_status(&api, super::MANAGER, &name, &status).await;
+            writer::absent_is_fine(said.map(drop))
+                .map_err(failed(format!("refuse ResourceRequest {namespace}/{name}")))?;
+            info!(cluster = name, "refused: its ForeignCluster is being deleted");
+        }
+    }
+    Ok(waiting)
+}
+
+/// Whether anything of a peering is left in the namespace, but for requests.
 async fn is_used(context: &Context, namespace: &str) -> Result<bool, Error> {
-    Ok(has::<ResourceRequest>(context, namespace).await?
-        || has::<ResourceOffer>(context, namespace).await?
+    Ok(has::<ResourceOffer>(context, namespace).await?
         || has::<NetworkConfig>(context, namespace).await?
         || has::<TunnelEndpoint>(context, namespace).await?
         || has::<NamespaceMap>(context, namespace).await?)

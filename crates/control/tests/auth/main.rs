@@ -31,6 +31,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     story::an_identity_outlives_the_url_it_came_from(&rome, &milan).await;
     story::a_lost_identity_is_asked_for_again(&rome, &milan).await;
     story::a_request_makes_a_cluster_known(&rome, &milan).await;
+    story::what_was_never_reached_can_be_deleted(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;
 
     for side in [&rome, &milan] {

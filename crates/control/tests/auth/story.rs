@@ -8,9 +8,12 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use tombolo_api::discovery::{AuthStatus, ForeignCluster, ResourceRequest};
+use tombolo_api::{
+    discovery::{AuthStatus, ForeignCluster, RequestState, ResourceRequest, ResourceRequestStatus},
+    net::NetworkConfig,
+};
 
-use crate::side::{Side, eventually};
+use crate::side::{Side, apply, eventually};
 
 pub async fn a_wrong_url_is_named(rome: &Side) {
     rome.meets("nowhere", "https://127.0.0.1:1").await;
@@ -166,8 +169,48 @@ pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {
     let entry = milan.entry("rome").await;
     assert_eq!(entry.labels()["discovery.liqo.io/discovery-type"], "IncomingPeering");
 
+    // Who deletes it says no, and that stands until the request is taken back.
+    forget(milan, "rome").await;
+    let answer = async || requests.get("rome").await.ok().and_then(|request| request.status);
+    let refused = |status: &Option<ResourceRequestStatus>| {
+        status.as_ref().is_some_and(|status| status.state == RequestState::Refused)
+    };
+    eventually("a refusal", answer, refused).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let clusters = Api::<ForeignCluster>::all(milan.client.clone());
+    assert!(clusters.get_opt("rome").await.expect("an answer").is_none(), "it came back");
+    requests.delete("rome", &Default::default()).await.expect("deleted");
+    eventually("rome asks again", ask, Result::is_ok).await.expect("it was asked");
+    milan.says("rome", "Accepted").await;
+
     // It goes with the request.
     requests.delete("rome", &Default::default()).await.expect("deleted");
+    gone(milan, "rome").await;
+}
+
+/// Rome has an identity at milan, which can't get one in return.
+pub async fn what_was_never_reached_can_be_deleted(rome: &Side, milan: &Side) {
+    let entry = json!({
+        "metadata": { "name": "rome" },
+        "spec": { "authUrl": "https://127.0.0.1:1", "clusterIdentity": rome.cluster() },
+    });
+    milan.apply_all::<ForeignCluster>(entry).await;
+    milan.says("rome", "AuthUnreachable").await;
+    let configs = Api::<NetworkConfig>::namespaced(milan.client.clone(), "liqo-tenant-rome");
+    let config = json!({
+        "metadata": { "name": "rome" },
+        "spec": {
+            "clusterID": "id-of-milan", "podCIDR": "10.1.0.0/16", "externalCIDR": "10.2.0.0/16",
+            "endpointIP": "192.0.2.1", "backendType": "wireguard",
+            "backend_config": { "port": "51840" },
+        },
+    });
+    apply(&configs, config).await;
+    let clusters = Api::<ForeignCluster>::all(milan.client.clone());
+    clusters.delete("rome", &Default::default()).await.expect("deleted");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    milan.entry("rome").await;
+    configs.delete("rome", &Default::default()).await.expect("deleted");
     gone(milan, "rome").await;
 }
 

@@ -6,11 +6,12 @@ use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{
     ClusterId, ClusterIdentity,
     config::DiscoveryConfig,
-    discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, ResourceRequest},
+    discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, ResourceRequest},
     names::{DISCOVERY_TYPE_LABEL, LAST_UPDATE_ANNOTATION},
 };
 
 use super::Announcement;
+use crate::peering::request_state;
 
 /// What a sighting of a cluster in the local network leads to.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +99,7 @@ pub fn expires_at(entry: &ForeignCluster, watching: Timestamp) -> Option<Timesta
     seen.max(watching).checked_add(ttl).ok()
 }
 
-/// The entry for a cluster that asked for a peering and is not known. The namespace that the
+/// The entry for a cluster that asked for a peering, was not refused and is not known. The namespace that the
 /// request is in says which cluster it comes from: that is all there is to believe.
 pub fn incoming(
     request: &ResourceRequest,
@@ -112,7 +113,8 @@ pub fn incoming(
         id_of(entry) == Some(from)
             || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.spec.auth_url
     });
-    if cluster.cluster_id != *from || !own_name || ending || is_known {
+    let refused = request_state(request) == RequestState::Refused;
+    if cluster.cluster_id != *from || !own_name || ending || refused || is_known {
         return None;
     }
     let mut entry =
@@ -337,6 +339,13 @@ mod tests {
         assert_eq!(incoming(&request("milan-id"), &from, &known), None);
         let known = [entry("m", "Manual", None)];
         assert_eq!(incoming(&request("milan-id"), &from, &known), None);
+    }
+
+    #[test]
+    fn a_request_that_was_refused_makes_no_entry() {
+        let mut refused = request("milan-id");
+        refused.status = serde_json::from_value(json!({ "state": "Refused" })).unwrap();
+        assert_eq!(incoming(&refused, &"milan-id".parse().unwrap(), &[]), None);
     }
 
     #[test]

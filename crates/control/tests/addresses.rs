@@ -270,7 +270,7 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     rome.says("milan", "WaitingForGateway").await;
     rome.gateway("192.0.2.1").await;
     milan.gateway("192.0.2.2").await;
-    rome.says("milan", "WaitingForPeer").await;
+    rome.says("milan", "WaitingForAcceptance").await;
 
     // The copy of the request is made by rome's replicator; milan accepts.
     milan.until::<ResourceRequest>("liqo-tenant-rome", "rome", |_| true).await;

@@ -5,6 +5,7 @@ mod kubeconfig;
 mod nonce;
 mod record;
 mod rights;
+mod tenant;
 mod token;
 
 pub use admission::{Admission, Tokens, admit};
@@ -12,16 +13,10 @@ pub use kubeconfig::{Access, Incomplete};
 pub use nonce::{hash, nonce};
 pub use record::{NotARecord, Record, record_name, return_token_name};
 pub use rights::{Stage, rules, stage};
+pub use tenant::{Users, tenant_namespace};
 pub use token::{Lifetime, NotAToken};
 
-use tombolo_api::{ClusterId, ClusterIdentity, ClusterName, names};
-
-/// Name of the tenant namespace for a cluster. `taken` says which namespaces there are that
-/// belong to somebody else.
-pub fn tenant_namespace(cluster: &ClusterIdentity, taken: impl Fn(&str) -> bool) -> String {
-    let name = names::tenant_namespace(&cluster.cluster_name);
-    if taken(&name) { format!("{name}-{}", cluster.cluster_id.short()) } else { name }
-}
+use tombolo_api::{ClusterId, ClusterIdentity, ClusterName};
 
 /// What a cluster is called that has not said its name: by its id, as far as that fits.
 pub fn name_or_id(name: Option<&ClusterName>, id: &ClusterId) -> ClusterName {
@@ -47,16 +42,6 @@ pub fn namesake(us: &ClusterIdentity, peer: &ClusterIdentity) -> Option<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_second_cluster_of_the_same_name_gets_another_namespace() {
-        let rome = ClusterIdentity {
-            cluster_id: "9f0f1f3e-9f2c".parse().unwrap(),
-            cluster_name: "rome".parse().unwrap(),
-        };
-        assert_eq!(tenant_namespace(&rome, |_| false), "liqo-tenant-rome");
-        assert_eq!(tenant_namespace(&rome, |_| true), "liqo-tenant-rome-9f0f1");
-    }
 
     #[test]
     fn a_cluster_of_our_own_name_is_no_peer() {

@@ -18,7 +18,8 @@ use crate::peering::request_state;
 pub enum Sighting {
     /// A new entry.
     New(Box<ForeignCluster>),
-    /// An entry is seen again, or taken over: what is to be applied to it.
+    /// An entry is seen again, or taken over: what is to be applied to it, and to no other that
+    /// has its name by then.
     Again(Box<ForeignCluster>),
     /// The entry is somebody else's, or there must not be one.
     LeftAlone,
@@ -77,7 +78,9 @@ pub fn seen(
         Some(entry) => match kind(entry) {
             DiscoveryType::Lan | DiscoveryType::IncomingPeering => {
                 let name = entry.metadata.name.as_deref().unwrap_or_default();
-                Sighting::Again(Box::new(sighted(name, announcement, now)))
+                let mut again = sighted(name, announcement, now);
+                again.metadata.uid = entry.metadata.uid.clone();
+                Sighting::Again(Box::new(again))
             }
             DiscoveryType::Wan | DiscoveryType::Manual => Sighting::LeftAlone,
         },
@@ -261,6 +264,7 @@ mod tests {
             let known = [entry("there", kind, Some("milan-id"))];
             let Sighting::Again(again) = sighting("milan-id", &known) else { panic!("{kind}") };
             assert_eq!(again.metadata.name.as_deref(), Some("there"));
+            assert_eq!(again.metadata.uid, known[0].metadata.uid);
             assert_eq!(again.spec.fingerprint, None);
             assert!(!again.spec.join);
         }

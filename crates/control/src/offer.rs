@@ -14,7 +14,7 @@ use kube::{
     runtime::{
         Controller, WatchStreamExt,
         controller::Action,
-        reflector::{self, Store},
+        reflector::{self, ObjectRef, Store},
         watcher,
     },
 };
@@ -49,7 +49,14 @@ pub async fn run(context: Arc<Context>) {
     });
     let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
     let originals = watcher::Config::default().labels(REPLICATE_TO_LABEL);
-    let controller = Controller::new(Api::<ResourceRequest>::all(client.clone()), copies)
+    let controller = Controller::new(Api::<ResourceRequest>::all(client.clone()), copies);
+    let requests = controller.store();
+    let configs = Api::<ClusterConfig>::all(client.clone());
+    let controller = controller
+        .watches(configs, watcher::Config::default(), move |_| {
+            let all = requests.state();
+            all.iter().map(|request| ObjectRef::from_obj(&**request)).collect::<Vec<_>>()
+        })
         .owns(Api::<ResourceOffer>::all(client.clone()), originals)
         .reconcile_all_on(now_and_then(changes));
     controller::run("offer", controller, reconcile, state, &context.shutdown).await;

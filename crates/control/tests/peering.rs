@@ -15,6 +15,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tombolo_api::{
+    config::ClusterConfig,
     discovery::{ForeignCluster, ResourceRequest},
     names,
     sharing::ResourceOffer,
@@ -92,8 +93,12 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
         side.none::<ResourceOffer>().await;
     }
 
-    // And once more.
+    // And once more, now that somebody in milan has to accept, until nobody has to.
+    milan.accepts_all(false).await;
     rome.join("milan", true).await;
+    rome.says("milan", "OutgoingPeering", "RequestPending").await;
+    milan.says("rome", "IncomingPeering", "Pending").await;
+    milan.accepts_all(true).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
     at_rome.ask();
     at_milan.ask();
@@ -256,6 +261,18 @@ impl Side {
         let clusters = Api::<ForeignCluster>::all(self.client.clone());
         let patch = Patch::Merge(json!({ "spec": { "join": join } }));
         clusters.patch(name, &PatchParams::default(), &patch).await.expect("it can be set");
+    }
+
+    async fn accepts_all(&self, all: bool) {
+        let config = json!({
+            "apiVersion": "config.liqo.io/v1alpha1",
+            "kind": "ClusterConfig",
+            "metadata": { "name": "cluster" },
+            "spec": { "sharing": { "autoAccept": all } },
+        });
+        let configs = Api::<ClusterConfig>::all(self.client.clone());
+        let params = PatchParams::apply("test").force();
+        configs.patch("cluster", &params, &Patch::Apply(config)).await.expect("a ClusterConfig");
     }
 
     /// Somebody answers a request by hand.

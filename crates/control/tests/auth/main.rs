@@ -34,6 +34,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     story::a_request_makes_a_cluster_known(&rome, &milan).await;
     story::what_was_never_reached_can_be_deleted(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;
+    service::a_given_certificate_is_used_as_soon_as_it_is_there(&rome).await;
     parting::the_last_to_go_takes_the_namespace_along(&rome, &milan).await;
 
     for side in [&rome, &milan] {

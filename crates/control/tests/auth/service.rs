@@ -1,12 +1,15 @@
 //! The auth service as anybody sees it who has its URL.
 
+use std::time::Duration;
+
 use http::Request;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, Client, Config, client::Body};
 use serde_json::{Value, json};
+use tombolo_api::config::ClusterConfig;
 
-use crate::side::{Side, eventually};
+use crate::side::{Side, apply, eventually};
 
 pub async fn an_identity_is_given_once(milan: &Side) {
     let token = milan.token().await;
@@ -79,6 +82,23 @@ pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {
         let (status, answer) = call(milan, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}");
         assert!(answer["error"].is_string() || expected == 413, "{method} {path}: {answer}");
+    }
+}
+
+/// The configuration names a Secret that comes later, and that somebody renews.
+pub async fn a_given_certificate_is_used_as_soon_as_it_is_there(rome: &Side) {
+    let auth = json!({ "certificate": "given" });
+    let config = json!({ "metadata": { "name": "cluster" }, "spec": { "auth": auth } });
+    rome.apply_all::<ClusterConfig>(config).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for name in ["first.example.com", "second.example.com"] {
+        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).expect("a pair");
+        let pem = made.cert.pem();
+        let data = json!({ "tls.crt": pem, "tls.key": made.signing_key.serialize_pem() });
+        let secret = json!({ "metadata": { "name": "given" }, "stringData": data });
+        apply(&Api::<Secret>::namespaced(rome.client.clone(), "liqo"), secret).await;
+        let used = async || rome.secret("liqo", "liqo-auth-cert", "tls.crt").await;
+        eventually(&format!("{name} is used"), used, |used| *used == pem).await;
     }
 }
 

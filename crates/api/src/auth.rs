@@ -96,6 +96,8 @@ pub enum Refusal {
     WrongToken,
     /// The cluster id has an identity already, and the nonce is not the one it was given for.
     IdentityTaken,
+    /// The cluster that asks is called like the one that is asked.
+    SameName,
     /// Something else, which the text says.
     #[default]
     #[serde(other)]

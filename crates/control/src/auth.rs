@@ -28,13 +28,14 @@ use tokio::{
     time::timeout,
 };
 use tombolo_api::{
+    ClusterIdentity,
     auth::{AuthError, ClusterInfo, Confidential, IdentityRelease, IdentityRequest, Refusal},
     config::ClusterConfig,
     names::{
         AUTH_CERTIFICATE_SECRET, AUTH_TOKEN_KEY, AUTH_TOKEN_SECRET, CLUSTER_CONFIG, NAMESPACE,
     },
 };
-use tombolo_core::identity::Tokens;
+use tombolo_core::identity::{Tokens, name_or_id, namesake};
 use tombolo_runtime::{
     client, health,
     observe::{Watched, named},
@@ -147,6 +148,15 @@ async fn identity(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<Response
     let _waiting = auth.enter()?;
     if request.cluster_id == auth.settings.cluster_id {
         return Err(Failure::new(StatusCode::BAD_REQUEST, "this is the very same cluster"));
+    }
+    let peer = ClusterIdentity {
+        cluster_name: name_or_id(request.cluster_name.as_ref(), &request.cluster_id),
+        cluster_id: request.cluster_id.clone(),
+    };
+    if let Some(error) = namesake(&auth.settings.cluster(), &peer) {
+        warn!("refused: {error}");
+        let reason = Refusal::SameName;
+        return Err(Failure(StatusCode::CONFLICT, AuthError { error, reason }));
     }
     let tokens = auth.tokens(&request).await?;
     tokens.admit(&request.token).map_err(|refusal| {

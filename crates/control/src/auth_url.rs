@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{Api, Client, api::ListParams};
 use tombolo_api::names::{AUTH_SERVICE, NAMESPACE, TYPE_LABEL, VIRTUAL_NODE};
+use tombolo_core::discovery::address;
 
 /// The URL is not known.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +19,7 @@ pub enum UnknownUrl {
     NoNode,
 }
 
-/// By the node port of the auth service, on the first node that has an address.
+/// By the node port of the auth service, on a node that is up.
 pub async fn find(client: &Client) -> Result<String, UnknownUrl> {
     let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
     let service = services.get(AUTH_SERVICE).await?;
@@ -28,14 +29,6 @@ pub async fn find(client: &Client) -> Result<String, UnknownUrl> {
         .ok_or(UnknownUrl::NoPort)?;
     let real = ListParams::default().labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
     let nodes = Api::<Node>::all(client.clone()).list(&real).await?;
-    let address = nodes.iter().find_map(internal_address).ok_or(UnknownUrl::NoNode)?;
+    let address = address(&nodes.items).ok_or(UnknownUrl::NoNode)?;
     Ok(format!("https://{address}:{port}"))
-}
-
-fn internal_address(node: &Node) -> Option<&str> {
-    let addresses = node.status.as_ref()?.addresses.as_ref()?;
-    addresses
-        .iter()
-        .find(|address| address.type_ == "InternalIP")
-        .map(|address| address.address.as_str())
 }

@@ -41,6 +41,9 @@ const MANAGER: &str = "liqo-control/foreign_cluster";
 /// A refusal may be over when somebody over there has changed something.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
+/// What is waited for at the end may be in a namespace that the entry never got to know.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
     let client = &context.client;
@@ -106,11 +109,12 @@ async fn reconcile(entry: Arc<ForeignCluster>, state: Arc<Clusters>) -> Result<A
     let client = &state.context.client;
     let clusters = Api::<ForeignCluster>::all(client.clone());
     if entry.metadata.deletion_timestamp.is_some() {
-        if ending::is_done(&state.context, &entry).await? {
-            finalizer::remove(&clusters, &entry, FINALIZER)
-                .await
-                .map_err(failed(format!("let go of ForeignCluster {}", entry.name_any())))?;
+        if !ending::is_done(&state.context, &entry).await? {
+            return Ok(Action::requeue(LOOK_AGAIN));
         }
+        finalizer::remove(&clusters, &entry, FINALIZER)
+            .await
+            .map_err(failed(format!("let go of ForeignCluster {}", entry.name_any())))?;
         return Ok(Action::await_change());
     }
     if incoming::is_over(&state.context, &entry).await? {

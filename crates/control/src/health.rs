@@ -14,7 +14,7 @@ use kube::{
 };
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tombolo_api::discovery::{ForeignCluster, ForeignClusterStatus};
-use tombolo_core::health::{Record, condition, is_asked};
+use tombolo_core::health::{Care, Record, Verdict, care, condition};
 use tombolo_runtime::{
     controller::{self, Chain},
     remote::Remote,
@@ -47,26 +47,32 @@ struct State {
     running: tokio::sync::Mutex<BTreeMap<String, Shutdown>>,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("write the condition of ForeignCluster {0}")]
+struct Error(String, #[source] kube::Error);
+
 /// Starts the questions when there is an identity, and ends them with it.
-async fn follow(
-    cluster: Arc<ForeignCluster>,
-    state: Arc<State>,
-) -> Result<Action, std::convert::Infallible> {
+async fn follow(cluster: Arc<ForeignCluster>, state: Arc<State>) -> Result<Action, Error> {
     let name = cluster.name_any();
-    let is_asked = is_asked(&cluster);
+    let care = care(&cluster);
     let mut running = state.running.lock().await;
     match running.get(&name) {
-        Some(shutdown) if !is_asked => {
+        Some(shutdown) if care != Care::Ask => {
             shutdown.ask();
             running.remove(&name);
         }
-        None if is_asked => {
+        None if care == Care::Ask => {
             let shutdown = state.context.shutdown.child();
             running.insert(name.clone(), shutdown.clone());
-            let state = state.clone();
+            let (state, name) = (state.clone(), name.clone());
             tokio::spawn(async move { shutdown.or(ask_on_and_on(name, state)).await });
         }
         _ => {}
+    }
+    drop(running);
+    if care == Care::SayUnasked {
+        let said = say(&state.context, &name, Verdict::Unasked).await;
+        said.map_err(|error| Error(name, error))?;
     }
     Ok(Action::await_change())
 }
@@ -82,7 +88,11 @@ async fn ask_on_and_on(name: String, state: Arc<State>) {
         if !record.note(answer.is_ok()) {
             continue;
         }
-        match say(&state.context, &name, &answer).await {
+        let verdict = match &answer {
+            Ok(message) => Verdict::Answers(message),
+            Err(message) => Verdict::Unreachable(message),
+        };
+        match say(&state.context, &name, verdict).await {
             Ok(()) => record.said(answer.is_ok()),
             Err(error) => warn!(cluster = name, "write the condition: {error}"),
         }
@@ -121,12 +131,11 @@ async fn answers(remote: &Remote) -> Result<String, String> {
 }
 
 /// Writes the condition, and an event when it is another one than before.
-async fn say(context: &Context, name: &str, verdict: &Result<String, String>) -> kube::Result<()> {
+async fn say(context: &Context, name: &str, verdict: Verdict<'_>) -> kube::Result<()> {
     let clusters = Api::<ForeignCluster>::all(context.client.clone());
     let cluster = clusters.get(name).await?;
     let status = cluster.status.as_ref();
     let before = status.map(|status| status.conditions.clone()).unwrap_or_default();
-    let verdict = verdict.as_deref().map_err(String::as_str);
     let Some(condition) = condition(&before, verdict, Timestamp::now()) else {
         return Ok(());
     };
@@ -136,7 +145,7 @@ async fn say(context: &Context, name: &str, verdict: &Result<String, String>) ->
         ..ForeignClusterStatus::default()
     };
     writer::apply_status(&clusters, MANAGER, name, &status).await?;
-    if verdict.is_ok() {
+    if verdict.is_good() {
         context.events.normal(&cluster, &condition.reason, &condition.message).await;
     } else {
         context.events.warning(&cluster, &condition.reason, &condition.message).await;

@@ -26,7 +26,7 @@ use kube::{
 use tombolo_api::{
     ClusterIdentity,
     auth::Confidential,
-    discovery::{ForeignCluster, ResourceRequest},
+    discovery::ResourceRequest,
     names::{
         AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, FINALIZER,
         IDENTITY_RECORD_LABEL, NAMESPACE,
@@ -230,15 +230,8 @@ async fn withdraw(context: &Context, record: &Record) -> Result<(), Error> {
     writer::absent_is_fine(gone).map_err(failed("delete the token of the cluster"))?;
     let Some(tenant) = tenant::find(client, &record.cluster_id).await? else { return Ok(()) };
     account::remove(client, &tenant.name_any()).await?;
-    let entries = Api::<ForeignCluster>::all(client.clone());
-    let entries = entries.list(&Default::default()).await.map_err(failed("list the clusters"))?;
-    let known = entries.iter().any(|entry| {
-        let identity = entry.spec.cluster_identity.as_ref();
-        identity.is_some_and(|identity| identity.cluster_id == record.cluster_id)
-    });
-    if !known {
-        tenant::remove(client, &tenant).await?;
-    }
+    let us = &context.settings.cluster_name;
+    tenant::remove_unless_needed(client, &tenant, &record.cluster_id, us).await?;
     info!(cluster = %record.cluster_id, "the identity is gone");
     Ok(())
 }

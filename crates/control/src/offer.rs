@@ -11,7 +11,12 @@ use k8s_openapi::{
 use kube::{
     Api, Resource, ResourceExt,
     api::{ListParams, ObjectMeta},
-    runtime::{Controller, controller::Action, reflector::Store, watcher},
+    runtime::{
+        Controller,
+        controller::Action,
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
 };
 use tombolo_api::{
     config::{ClusterConfig, SharingConfig},
@@ -44,7 +49,14 @@ pub async fn run(context: Arc<Context>) {
     }
     let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
     let originals = watcher::Config::default().labels(REPLICATE_TO_LABEL);
-    let controller = Controller::new(Api::<ResourceRequest>::all(client.clone()), copies)
+    let controller = Controller::new(Api::<ResourceRequest>::all(client.clone()), copies);
+    let requests = controller.store();
+    let configs = Api::<ClusterConfig>::all(client.clone());
+    let controller = controller
+        .watches(configs, watcher::Config::default(), move |_| {
+            let all = requests.state();
+            all.iter().map(|request| ObjectRef::from_obj(&**request)).collect::<Vec<_>>()
+        })
         .owns(Api::<ResourceOffer>::all(client.clone()), originals)
         .reconcile_all_on(now_and_then(observer.changes()));
     controller::run("offer", controller, reconcile, state, &context.shutdown).await;

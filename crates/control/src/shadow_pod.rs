@@ -1,7 +1,7 @@
 //! Keeps offloaded pods up: the pod of each ShadowPod is there as long as the ShadowPod is, whether
 //! or not the home cluster can be reached.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kube::{
     Api, Client, ResourceExt,
@@ -22,6 +22,9 @@ use tombolo_core::{
 use tombolo_runtime::{controller, events::Events, finalizer, shutdown::Shutdown, writer};
 
 use crate::context::{Context, MANAGER};
+
+/// How long a pod that is in the way is let be.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
@@ -92,6 +95,8 @@ async fn reconcile(shadow: Arc<ShadowPod>, keeper: Arc<Keeper>) -> Result<Action
         Next::Taken => {
             let why = format!("a pod called {name} that is no offloaded one is in the way");
             keeper.note_failure(&shadow, Some(&why)).await?;
+            // It is not watched.
+            return Ok(Action::requeue(LOOK_AGAIN));
         }
     }
     Ok(Action::await_change())

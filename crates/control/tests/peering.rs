@@ -4,9 +4,14 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Service};
-use kube::ResourceExt;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
 use serde_json::json;
-use tombolo_api::{discovery::ResourceRequest, names::NAMESPACE, sharing::ResourceOffer};
+use tombolo_api::{
+    config::ClusterConfig, discovery::ResourceRequest, names::NAMESPACE, sharing::ResourceOffer,
+};
 use tombolo_control::{context::Context, health, offer, peering, replicator};
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testbed::{Cluster, ClusterSpec, Component, Testbed};
@@ -42,6 +47,15 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     milan.until_in("liqo-tenant-rome", "rome", is_another).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
 
+    // Milan refuses what it had accepted, and thinks better of it.
+    answers(&milan, "rome", "Refused").await;
+    rome.says("milan", "OutgoingPeering", "RequestRefused").await;
+    milan.says("rome", "IncomingPeering", "Refused").await;
+    rome.none::<ResourceOffer>().await;
+    milan.none::<ResourceOffer>().await;
+    answers(&milan, "rome", "Accepted").await;
+    rome.says("milan", "OutgoingPeering", "Established").await;
+
     // The controllers end, and others go on.
     at_rome.ask();
     at_milan.ask();
@@ -54,6 +68,12 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     drop(frozen);
     rome.says("milan", "APIServer", "Answers").await;
 
+    // Without an identity nobody knows whether it does.
+    rome.is_authenticated("milan", false).await;
+    rome.says("milan", "APIServer", "NotAuthenticated").await;
+    rome.is_authenticated("milan", true).await;
+    rome.says("milan", "APIServer", "Answers").await;
+
     rome.join("milan", false).await;
     rome.says("milan", "OutgoingPeering", "NotWanted").await;
     milan.says("rome", "IncomingPeering", "NotAsked").await;
@@ -62,8 +82,12 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
         side.none::<ResourceOffer>().await;
     }
 
-    // And once more.
+    // And once more, now that somebody in milan has to accept, until nobody has to.
+    accepts_all(&milan, false).await;
     rome.join("milan", true).await;
+    rome.says("milan", "OutgoingPeering", "RequestPending").await;
+    milan.says("rome", "IncomingPeering", "Pending").await;
+    accepts_all(&milan, true).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
     at_rome.ask();
     at_milan.ask();
@@ -93,4 +117,17 @@ fn start(side: &Side) -> Shutdown {
     tokio::spawn(peering::run(context.clone()));
     tokio::spawn(replicator::run(context));
     shutdown
+}
+
+/// Whether requests are accepted without anybody's doing.
+async fn accepts_all(side: &Side, all: bool) {
+    let spec = json!({ "sharing": { "autoAccept": all } });
+    side.put::<ClusterConfig>("cluster", json!({ "spec": spec })).await;
+}
+
+/// Somebody answers a request by hand.
+async fn answers(side: &Side, name: &str, state: &str) {
+    let requests = side.within::<ResourceRequest>(&format!("liqo-tenant-{name}"));
+    let patch = Patch::Merge(json!({ "status": { "state": state } }));
+    requests.patch_status(name, &PatchParams::default(), &patch).await.expect("an answer");
 }

@@ -1,8 +1,10 @@
 //! Which other clusters are known: those found in the local network, those that asked for a
 //! peering, those that somebody named; and when an entry goes again.
 
+mod address;
 mod announcement;
 mod entry;
 
+pub use address::address;
 pub use announcement::{Announcement, NotAnAnnouncement};
 pub use entry::{Sighting, expires_at, incoming, is_over, kind, object_name, peered, seen, senior};

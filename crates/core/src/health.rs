@@ -10,10 +10,33 @@ use crate::condition::{find, is_true, now_is};
 /// One lost answer is no failure.
 const FAILURES: u32 = 2;
 
-/// Whether a cluster's API server is to be asked: as long as there is an identity to ask by.
-pub fn is_asked(cluster: &ForeignCluster) -> bool {
-    let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    is_true(conditions, condition::AUTHENTICATED) && cluster.metadata.deletion_timestamp.is_none()
+/// The word for programs when nobody asks.
+const NOT_AUTHENTICATED: &str = "NotAuthenticated";
+
+/// What to do about a cluster's API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// Ask it on and on.
+    Ask,
+    /// Don't ask, and say so: what was said last may not be true any more.
+    SayUnasked,
+    /// Nothing.
+    Nothing,
+}
+
+/// What to do: only who has an identity there can ask.
+pub fn care(cluster: &ForeignCluster) -> Care {
+    let conditions = cluster.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
+    if cluster.metadata.deletion_timestamp.is_some() {
+        return Care::Nothing;
+    }
+    if is_true(conditions, condition::AUTHENTICATED) {
+        return Care::Ask;
+    }
+    match find(conditions, condition::API_SERVER) {
+        Some(said) if said.reason != NOT_AUTHENTICATED => Care::SayUnasked,
+        _ => Care::Nothing,
+    }
 }
 
 /// What has been heard of an API server so far.
@@ -39,18 +62,33 @@ impl Record {
     }
 }
 
-/// The condition that says so, unless it is among those of before. A good answer and a bad one
-/// both are a text.
-pub fn condition(
-    before: &[Condition],
-    verdict: Result<&str, &str>,
-    now: Timestamp,
-) -> Option<Condition> {
+/// What there is to say of an API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// It answers, as is told here.
+    Answers(&'a str),
+    /// It does not: what was tried.
+    Unreachable(&'a str),
+    /// Nobody asks it.
+    Unasked,
+}
+
+impl Verdict<'_> {
+    /// Whether all is well.
+    pub fn is_good(&self) -> bool {
+        matches!(self, Self::Answers(_))
+    }
+}
+
+/// The condition that says so, unless it is among those of before.
+pub fn condition(before: &[Condition], verdict: Verdict<'_>, now: Timestamp) -> Option<Condition> {
+    let unasked = "nobody asks it without an identity there: see Authenticated";
     let (reason, message) = match verdict {
-        Ok(message) => ("Answers", message),
-        Err(message) => ("Unreachable", message),
+        Verdict::Answers(message) => ("Answers", message),
+        Verdict::Unreachable(message) => ("Unreachable", message),
+        Verdict::Unasked => (NOT_AUTHENTICATED, unasked),
     };
-    let says = now_is(before, condition::API_SERVER, verdict.is_ok(), reason, message, now);
+    let says = now_is(before, condition::API_SERVER, verdict.is_good(), reason, message, now);
     (find(before, condition::API_SERVER) != Some(&says)).then_some(says)
 }
 
@@ -58,27 +96,39 @@ pub fn condition(
 mod tests {
     use serde_json::json;
 
+    use tombolo_api::discovery::condition::{API_SERVER, AUTHENTICATED};
+
     use super::*;
 
+    fn cluster(conditions: &[(&str, &str, &str)]) -> ForeignCluster {
+        let conditions = conditions.iter().map(|(type_, status, reason)| {
+            json!({
+                "type": type_, "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-05-01T12:00:00Z",
+            })
+        });
+        serde_json::from_value(json!({
+            "metadata": { "name": "milan" },
+            "spec": { "authUrl": "https://milan" },
+            "status": { "conditions": conditions.collect::<Vec<_>>() },
+        }))
+        .unwrap()
+    }
+
     #[test]
-    fn only_who_has_given_an_identity_and_stays_is_asked() {
-        let cluster = |authenticated: &str, deleted: Option<&str>| -> ForeignCluster {
-            serde_json::from_value(json!({
-                "apiVersion": "discovery.liqo.io/v1alpha1",
-                "kind": "ForeignCluster",
-                "metadata": { "name": "milan", "deletionTimestamp": deleted },
-                "spec": { "authUrl": "https://192.0.2.1" },
-                "status": { "conditions": [{
-                    "type": "Authenticated", "status": authenticated, "reason": "Test",
-                    "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-                }] },
-            }))
-            .unwrap()
-        };
-        assert!(is_asked(&cluster("True", None)));
-        assert!(!is_asked(&cluster("False", None)));
-        assert!(!is_asked(&cluster("True", Some("2026-01-01T00:00:00Z"))));
-        assert!(!is_asked(&ForeignCluster { status: None, ..cluster("True", None) }));
+    fn whoever_has_an_identity_asks() {
+        assert_eq!(care(&cluster(&[])), Care::Nothing);
+        assert_eq!(care(&cluster(&[(AUTHENTICATED, "True", "Accepted")])), Care::Ask);
+    }
+
+    #[test]
+    fn an_old_word_does_not_outlive_the_identity() {
+        let refused = (AUTHENTICATED, "False", "Refused");
+        for said in [(API_SERVER, "True", "Answers"), (API_SERVER, "False", "Unreachable")] {
+            assert_eq!(care(&cluster(&[refused, said])), Care::SayUnasked);
+        }
+        let unasked = (API_SERVER, "False", NOT_AUTHENTICATED);
+        assert_eq!(care(&cluster(&[refused, unasked])), Care::Nothing);
     }
 
     #[test]
@@ -109,11 +159,11 @@ mod tests {
     fn the_same_is_not_said_twice() {
         let first: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let later: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
-        let up = condition(&[], Ok("it answers"), first).unwrap();
+        let up = condition(&[], Verdict::Answers("it answers"), first).unwrap();
         assert_eq!((&*up.status, &*up.reason), ("True", "Answers"));
         let before = [up];
-        assert_eq!(condition(&before, Ok("it answers"), later), None);
-        let down = condition(&before, Err("no answer"), later).unwrap();
+        assert_eq!(condition(&before, Verdict::Answers("it answers"), later), None);
+        let down = condition(&before, Verdict::Unreachable("no answer"), later).unwrap();
         assert_eq!((&*down.status, &*down.reason), ("False", "Unreachable"));
         assert_eq!(down.message, "no answer");
     }

@@ -5,6 +5,7 @@ mod kubeconfig;
 mod nonce;
 mod record;
 mod rights;
+mod tenant;
 mod token;
 
 pub use admission::{Admission, Tokens, admit};
@@ -12,16 +13,10 @@ pub use kubeconfig::{Access, Incomplete};
 pub use nonce::{hash, nonce};
 pub use record::{NotARecord, Record, record_name, return_token_name};
 pub use rights::{Stage, rules, stage};
+pub use tenant::{Users, tenant_namespace};
 pub use token::{Lifetime, NotAToken};
 
-use tombolo_api::{ClusterId, ClusterIdentity, ClusterName, names};
-
-/// Name of the tenant namespace for a cluster. `taken` says which namespaces there are that
-/// belong to somebody else.
-pub fn tenant_namespace(cluster: &ClusterIdentity, taken: impl Fn(&str) -> bool) -> String {
-    let name = names::tenant_namespace(&cluster.cluster_name);
-    if taken(&name) { format!("{name}-{}", cluster.cluster_id.short()) } else { name }
-}
+use tombolo_api::{ClusterId, ClusterIdentity, ClusterName};
 
 /// What a cluster is called that has not said its name: by its id, as far as that fits.
 pub fn name_or_id(name: Option<&ClusterName>, id: &ClusterId) -> ClusterName {
@@ -32,18 +27,32 @@ pub fn name_or_id(name: Option<&ClusterName>, id: &ClusterId) -> ClusterName {
     name.cloned().unwrap_or_else(|| short().expect("the start of a DNS label is one"))
 }
 
+/// Why a cluster can't be a peer that is called as we are, and what to do about it: what two
+/// clusters send one another is called after them, and lies side by side.
+pub fn namesake(us: &ClusterIdentity, peer: &ClusterIdentity) -> Option<String> {
+    (us.cluster_name == peer.cluster_name).then(|| {
+        format!(
+            "cluster {} and cluster {} are both called {}, and peers need different names: give \
+             one of them another with `tombolo install --cluster-name`",
+            us.cluster_id, peer.cluster_id, us.cluster_name
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_second_cluster_of_the_same_name_gets_another_namespace() {
-        let rome = ClusterIdentity {
-            cluster_id: "9f0f1f3e-9f2c".parse().unwrap(),
-            cluster_name: "rome".parse().unwrap(),
+    fn a_cluster_of_our_own_name_is_no_peer() {
+        let cluster = |id: &str, name: &str| ClusterIdentity {
+            cluster_id: id.parse().unwrap(),
+            cluster_name: name.parse().unwrap(),
         };
-        assert_eq!(tenant_namespace(&rome, |_| false), "liqo-tenant-rome");
-        assert_eq!(tenant_namespace(&rome, |_| true), "liqo-tenant-rome-9f0f1");
+        let us = cluster("1", "kubernetes");
+        assert_eq!(namesake(&us, &cluster("2", "milan")), None);
+        let message = namesake(&us, &cluster("2", "kubernetes")).unwrap();
+        assert!(message.contains("tombolo install --cluster-name"), "{message}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tombolo_api::{
 
 use self::condition::tunnel_condition;
 pub use self::gateway::Gateway;
-use crate::{condition::is_true, translate::same_size};
+use crate::{condition::is_true, peering::request_state, translate::same_size};
 
 /// This cluster's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,8 @@ impl<'a> Seen<'a> {
             Some(there) if is_going(there) => Act::Nothing,
             Some(there) if !self.wants_peering(peer) => Act::Delete(&there.metadata),
             there => {
-                if !self.wants_peering(peer) || !(there.is_some() || self.is_authenticated()) {
+                let may_send = self.is_accepted(peer) && self.is_authenticated();
+                if there.is_none() && !may_send {
                     return Act::Nothing;
                 }
                 let Some(gateway) = &local.gateway else { return Act::Nothing };
@@ -191,6 +192,7 @@ impl<'a> Seen<'a> {
         let state = condition::State {
             peer: &self.identity()?.cluster_name,
             wanted: self.wants_peering(peer),
+            accepted: self.is_accepted(peer),
             gateway: local.gateway.is_some(),
             sent: self.sent_config(peer).is_some(),
             answered: self.answer(peer).is_some(),
@@ -213,13 +215,25 @@ impl<'a> Seen<'a> {
         self.configs.iter().copied().find(|config| is_for(*config, peer) && !is_going(*config))
     }
 
-    /// Whether this cluster has asked for a peering, or has accepted one.
+    /// Whether this cluster has asked for a peering and was not refused, or has accepted one.
     fn wants_peering(&self, peer: &ClusterId) -> bool {
-        self.requests.iter().copied().filter(|request| !is_going(*request)).any(|request| {
-            let state = request.status.as_ref().map(|status| status.state);
-            is_for(request, peer)
-                || (is_from(request, peer) && state == Some(RequestState::Accepted))
+        let asked = |request: &ResourceRequest| {
+            is_for(request, peer) && request_state(request) != RequestState::Refused
+        };
+        self.is_accepted(peer) || self.requests().any(asked)
+    }
+
+    /// Whether there is a peering that was accepted, here or there: the peer takes a NetworkConfig
+    /// from then on.
+    fn is_accepted(&self, peer: &ClusterId) -> bool {
+        self.requests().any(|request| {
+            (is_for(request, peer) || is_from(request, peer))
+                && request_state(request) == RequestState::Accepted
         })
+    }
+
+    fn requests(&self) -> impl Iterator<Item = &'a ResourceRequest> {
+        self.requests.iter().copied().filter(|request| !is_going(*request))
     }
 
     fn is_authenticated(&self) -> bool {

@@ -193,9 +193,8 @@ pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
     let labels = labels(facts);
     if let Some(has) = has {
         let present = has.metadata.labels.clone().unwrap_or_default();
-        let cordoned = has.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
         let cordon_is_right =
-            if facts.draining { cordoned } else { !cordoned_by(facts.manager, has) };
+            if facts.draining { is_cordoned(has) } else { !cordoned_by(facts.manager, has) };
         if tainted
             && cordon_is_right
             && labels.iter().all(|(name, value)| present.get(name) == Some(value))
@@ -213,6 +212,11 @@ pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
         ..NodeSpec::default()
     });
     Some(node)
+}
+
+/// Whether nothing new is to be put on the node.
+pub fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
 }
 
 /// Whether it was this manager who has cordoned the node: others may have reasons of their own.

@@ -1,6 +1,7 @@
 //! What a peering needs next, in the cluster that asks for it: request, offer, and the way back.
 
 use tombolo_api::{
+    ClusterName,
     discovery::{RequestState, ResourceRequest},
     names::KUBELET_FINALIZER,
     sharing::{OfferPhase, ResourceOffer},
@@ -55,6 +56,7 @@ pub fn next(there: &Outgoing<'_>) -> Step {
             _ if !there.authenticated => Step::Nothing,
             None => Step::Request,
             Some(request) if request.metadata.deletion_timestamp.is_some() => Step::Nothing,
+            Some(request) if request_state(request) == RequestState::Refused => Step::Nothing,
             Some(_) if phase.is_some_and(|phase| phase != OfferPhase::Accepted) => Step::Accept,
             Some(_) => Step::Nothing,
         };
@@ -79,6 +81,11 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
             false,
             "NotAuthenticated",
             format!("{cluster} has not given this cluster an identity yet: see Authenticated"),
+        ),
+        (Some(request), Some(_)) if request_state(request) == RequestState::Refused => (
+            false,
+            "RequestRefused",
+            format!("{cluster} has refused the request: what runs there is being taken back"),
         ),
         (_, Some(offer)) if phase(offer) == OfferPhase::Accepted => {
             (true, "Established", format!("{cluster} lends resources"))
@@ -107,7 +114,9 @@ pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>
     let (established, reason, message) = match (request, offer) {
         (None, _) => (false, "NotAsked", "the other cluster asks for nothing".to_owned()),
         (Some(request), _) if request_state(request) == RequestState::Refused => {
-            (false, "Refused", "the request was refused here".to_owned())
+            let message =
+                "the request was refused here: set its status.state to Accepted to accept it";
+            (false, "Refused", message.to_owned())
         }
         (Some(request), _) if request_state(request) == RequestState::Pending => (
             false,
@@ -123,6 +132,28 @@ pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>
         (Some(_), _) => (false, "Offering", "the other cluster has not taken it yet".to_owned()),
     };
     State { established, reason, message }
+}
+
+/// What becomes of a request when this cluster wants to be done with the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// It is the other cluster's: the answer is no.
+    Refuse,
+    /// It is ours: it is being taken back.
+    Wait,
+    /// It is the other cluster's and is refused: when to take it back is not for us to say.
+    Leave,
+}
+
+/// What becomes of a request. The name says whose it is: it is all that the other can't choose.
+pub fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
+    if request.metadata.name.as_deref() == Some(us.as_str()) {
+        Farewell::Wait
+    } else if request_state(request) == RequestState::Refused {
+        Farewell::Leave
+    } else {
+        Farewell::Refuse
+    }
 }
 
 /// What has become of a request.
@@ -225,6 +256,35 @@ mod tests {
             ..Outgoing::default()
         };
         assert_eq!(next(&there), Step::Nothing);
+    }
+
+    #[test]
+    fn a_peering_that_is_refused_is_over_until_it_is_accepted_again() {
+        let (refused, leaving) = (request("Refused"), offer("Accepted", &[KUBELET_FINALIZER]));
+        let mut there = Outgoing {
+            join: true,
+            authenticated: true,
+            request: Some(&refused),
+            offer: Some(&leaving),
+            namespaces: true,
+        };
+        assert_eq!(next(&there), Step::Nothing);
+        let said = state(&there, "milan");
+        assert!(!said.established && said.reason == "RequestRefused");
+        let late = offer("Pending", &[]);
+        there.offer = Some(&late);
+        assert_eq!(next(&there), Step::Nothing);
+        there.offer = None;
+        assert_eq!(state(&there, "milan").reason, "RequestRefused");
+    }
+
+    #[test]
+    fn who_is_to_be_forgotten_is_refused() {
+        let us = "milan".parse().unwrap();
+        assert_eq!(farewell(&request("Accepted"), &us), Farewell::Refuse);
+        assert_eq!(farewell(&request("Pending"), &us), Farewell::Refuse);
+        assert_eq!(farewell(&request("Refused"), &us), Farewell::Leave);
+        assert_eq!(farewell(&request("Accepted"), &"rome".parse().unwrap()), Farewell::Wait);
     }
 
     #[test]

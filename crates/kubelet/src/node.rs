@@ -105,7 +105,13 @@ async fn write(
         draining: inputs.stage != Stage::Serving,
         manager: MANAGER,
     };
-    if let Some(node) = node::wanted(&facts, seen) {
+    // Who has cordoned it, an index does not tell.
+    let whole = match seen.is_some_and(node::is_cordoned) && !facts.draining {
+        true => api.get_opt(&peer.node).await,
+        false => Ok(None),
+    };
+    let whole = whole.map_err(|source| NodeError::Get(peer.node.clone(), source))?;
+    if let Some(node) = node::wanted(&facts, whole.as_ref().or(seen)) {
         writer::apply(api, MANAGER, &node)
             .await
             .map_err(|source| NodeError::Apply(peer.node.clone(), source))?;

@@ -11,6 +11,7 @@ use tombolo_api::{
     discovery::ForeignCluster,
     names::{CLUSTER_ID_LABEL, IDENTITY_SECRET, TENANT_LABEL, tenant_namespace},
 };
+use tombolo_runtime::writer;
 
 use crate::Side;
 
@@ -32,12 +33,20 @@ impl Side {
         let spec = json!({ "authUrl": "https://192.0.2.1:443", "clusterIdentity": identity });
         let name = peer.cluster_name.as_str();
         self.put::<ForeignCluster>(name, json!({ "spec": spec })).await;
-        let status = json!({
-            "authStatus": "Accepted",
-            "tenantNamespace": { "local": ours, "remote": theirs },
-            "conditions": [condition("Authenticated", "True")],
-        });
+        let status = json!({ "tenantNamespace": { "local": ours, "remote": theirs } });
         self.put_status::<ForeignCluster>(name, status).await;
+        self.is_authenticated(name, true).await;
+    }
+
+    /// The other cluster still knows the identity that it has given, or does not any more.
+    pub async fn is_authenticated(&self, peer: &str, is: bool) {
+        let (status, word) = if is { ("True", "Accepted") } else { ("False", "Refused") };
+        let status = json!({
+            "authStatus": word, "conditions": [condition("Authenticated", status)],
+        });
+        let clusters = Api::<ForeignCluster>::all(self.client.clone());
+        let said = writer::apply_status(&clusters, "test-auth", peer, &status).await;
+        said.expect("a status");
     }
 
     /// The namespace in which a peering with this cluster is kept.

@@ -88,6 +88,8 @@ impl Entries {
             spec.remove("join");
         }
         let params = PatchParams::apply(MANAGER).force();
-        self.api.patch(&entry.name_any(), &params, &Patch::Apply(value)).await.map(drop)
+        let applied = self.api.patch(&entry.name_any(), &params, &Patch::Apply(value)).await;
+        // Deleted meanwhile: it is not made again of what was seen before.
+        writer::absent_is_fine(applied.map(drop))
     }
 }

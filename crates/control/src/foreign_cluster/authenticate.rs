@@ -22,7 +22,7 @@ use tombolo_api::{
 use tombolo_core::{
     condition::find,
     discovery::{kind, senior},
-    identity::{Access, Lifetime, nonce, return_token_name},
+    identity::{Access, Lifetime, namesake, nonce, return_token_name},
 };
 use tracing::{debug, info, warn};
 
@@ -45,7 +45,10 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
     let context = &*state.context;
     if let Some(peer) = &entry.spec.cluster_identity {
         check(state, entry, peer).await?;
-        if let Some(reached) = keep(context, entry, peer).await? {
+        // It may have got another name by now.
+        if namesake(&context.settings.cluster(), peer).is_none()
+            && let Some(reached) = keep(context, entry, peer).await?
+        {
             return Ok(reached);
         }
     }
@@ -62,6 +65,9 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
         return Err(refused("AnotherCluster", message).into());
     }
     check(state, entry, &peer).await?;
+    if let Some(message) = namesake(&context.settings.cluster(), &peer) {
+        return Err(refused("SameName", message).into());
+    }
     fill_in(context, entry, &peer, shown).await?;
     ask(context, entry, &peer, shown).await
 }
@@ -101,7 +107,8 @@ async fn take_over(context: &Context, entry: &ForeignCluster) -> Result<(), Erro
     Ok(taken.map(drop).map_err(failed(format!("take over ForeignCluster {}", entry.name_any())))?)
 }
 
-/// The identity that is there, renewed if it is time; nothing if it has to be asked for again.
+/// The identity that is there, renewed if it is time; nothing if it has to be asked for again. One
+/// that counts is kept whatever the URL is by now: that is for when the next one has to be asked for.
 async fn keep(
     context: &Context,
     entry: &ForeignCluster,
@@ -112,10 +119,9 @@ async fn keep(
     let Some(tenant) = tenant else { return Ok(None) };
     let Some(mut stored) = Stored::read(&context.client, tenant).await? else { return Ok(None) };
     let Some(access) = stored.access.clone() else { return Ok(None) };
-    let elsewhere = stored.auth_url.as_ref() != Some(&entry.spec.auth_url);
     let owes_token = entry.spec.join && !stored.return_token_sent;
     let lifetime = Lifetime::read(access.token.reveal(), base64::url_safe);
-    let (false, false, Ok(lifetime)) = (elsewhere, owes_token, lifetime) else { return Ok(None) };
+    let (false, Ok(lifetime)) = (owes_token, lifetime) else { return Ok(None) };
 
     let reached = |renew_at| Authenticated {
         tenant: TenantNamespace {
@@ -259,7 +265,6 @@ async fn ask(
     stored = Stored {
         nonce,
         access: Some(access.clone()),
-        auth_url: Some(entry.spec.auth_url.clone()),
         return_token_sent: return_token_sent || stored.return_token_sent,
     };
     stored.write(client, &tenant, peer).await?;
@@ -333,6 +338,7 @@ fn setback(failure: &Failure) -> Setback {
         (_, Some(Refusal::EmptyTokenRefused)) => (EmptyRefused, "EmptyTokenRefused", false),
         (_, Some(Refusal::WrongToken)) => (Refused, "WrongToken", false),
         (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),
+        (_, Some(Refusal::SameName)) => (Refused, "SameName", false),
         (_, Some(Refusal::Other)) => (Pending, "AuthFailed", true),
         (Failure::OtherCertificate { .. }, _) => (Pending, "OtherCertificate", true),
         (Failure::NotUnderstood { .. }, _) => (Pending, "NotAnAuthService", true),

@@ -1,22 +1,20 @@
-//! The end of a ForeignCluster: when nothing of a peering is left, the identity is given back and
-//! what was made for it is removed.
-
-use std::fmt::Debug;
+//! The end of a ForeignCluster: the other cluster's request is refused, and when nothing of a
+//! peering is left, the identity is given back and what was made for it is removed.
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Resource, ResourceExt, api::ListParams, core::NamespaceResourceScope};
-use serde::de::DeserializeOwned;
+use kube::{Api, ResourceExt, api::ListParams};
+use serde_json::json;
 use tombolo_api::{
     auth::IdentityRelease,
-    discovery::{ForeignCluster, ResourceRequest},
+    discovery::{ForeignCluster, RequestState, ResourceRequest},
     names::{AUTH_NAMESPACE, IDENTITY_SECRET},
-    net::{NetworkConfig, TunnelEndpoint},
-    sharing::ResourceOffer,
-    virtualkubelet::NamespaceMap,
 };
-use tombolo_core::identity::{record_name, return_token_name};
-use tombolo_runtime::writer::absent_is_fine;
-use tracing::{debug, info};
+use tombolo_core::{
+    identity::return_token_name,
+    peering::{Farewell, farewell},
+};
+use tombolo_runtime::writer;
+use tracing::info;
 
 use super::{Error, auth_service::AuthService, stored::Stored};
 use crate::{
@@ -26,7 +24,7 @@ use crate::{
 
 /// Whether the entry can go: what it stood for has been removed. `false` waits for the peering.
 pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result<bool, Error> {
-    let client = &context.client;
+    let (client, us) = (&context.client, &context.settings.cluster_name);
     let Some(peer) = &entry.spec.cluster_identity else { return Ok(true) };
     let Some(namespace) = tenant::find(client, &peer.cluster_id).await? else { return Ok(true) };
     let clusters = Api::<ForeignCluster>::all(client.clone());
@@ -41,7 +39,8 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     if shared || peer.cluster_id == context.settings.cluster_id {
         return Ok(true);
     }
-    if is_used(context, &tenant_name).await? {
+    let asked = refuse(context, &tenant_name).await?;
+    if asked || tenant::has_peering(client, &tenant_name, us).await? {
         return Ok(false);
     }
     if let Some(stored) = Stored::read(client, &tenant_name).await? {
@@ -60,37 +59,33 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     delete(&records, &token).await?;
     let secrets = Api::<Secret>::namespaced(client.clone(), &tenant_name);
     delete(&secrets, IDENTITY_SECRET).await?;
-    let record = records.get_metadata_opt(&record_name(&peer.cluster_id)).await;
-    if record.map_err(failed("look for the cluster's own identity"))?.is_none() {
-        tenant::remove(client, &namespace).await?;
-    }
+    tenant::remove_unless_needed(client, &namespace, &peer.cluster_id, us).await?;
     Ok(true)
 }
 
 async fn delete(secrets: &Api<Secret>, name: &str) -> Result<(), Error> {
     let gone = secrets.delete(name, &Default::default()).await.map(drop);
-    Ok(absent_is_fine(gone).map_err(failed(format!("delete Secret {name}")))?)
+    Ok(writer::absent_is_fine(gone).map_err(failed(format!("delete Secret {name}")))?)
 }
 
-/// Whether anything of a peering is left in the namespace.
-async fn is_used(context: &Context, namespace: &str) -> Result<bool, Error> {
-    Ok(has::<ResourceRequest>(context, namespace).await?
-        || has::<ResourceOffer>(context, namespace).await?
-        || has::<NetworkConfig>(context, namespace).await?
-        || has::<TunnelEndpoint>(context, namespace).await?
-        || has::<NamespaceMap>(context, namespace).await?)
-}
-
-async fn has<K>(context: &Context, namespace: &str) -> Result<bool, Error>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    K: Clone + Debug + DeserializeOwned,
-{
-    let api = Api::<K>::namespaced(context.client.clone(), namespace);
-    let found = api.list_metadata(&ListParams::default().limit(1)).await;
-    let found = found.map_err(failed(format!("list what is in {namespace}")))?;
-    if let Some(object) = found.iter().next() {
-        debug!(namespace, kind = %K::kind(&()), name = object.name_any(), "still there");
+/// Refuses what the other cluster asks for, which ends the peering there too. Whether there are
+/// requests to wait for.
+async fn refuse(context: &Context, namespace: &str) -> Result<bool, Error> {
+    let api = Api::<ResourceRequest>::namespaced(context.client.clone(), namespace);
+    let requests = api.list(&ListParams::default()).await;
+    let requests = requests.map_err(failed(format!("list the requests in {namespace}")))?;
+    let mut waiting = false;
+    for request in &requests {
+        let farewell = farewell(request, &context.settings.cluster_name);
+        waiting |= farewell != Farewell::Leave;
+        if farewell == Farewell::Refuse {
+            let name = request.name_any();
+            let status = json!({ "state": RequestState::Refused });
+            let said = writer::apply_status(&api, super::MANAGER, &name, &status).await;
+            writer::absent_is_fine(said.map(drop))
+                .map_err(failed(format!("refuse ResourceRequest {namespace}/{name}")))?;
+            info!(cluster = name, "refused: its ForeignCluster is being deleted");
+        }
     }
-    Ok(!found.items.is_empty())
+    Ok(waiting)
 }

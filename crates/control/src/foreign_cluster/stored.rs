@@ -13,7 +13,6 @@ use tombolo_runtime::writer;
 use super::MANAGER;
 use crate::identity::{Error, failed};
 
-const AUTH_URL: &str = "authUrl";
 const RETURN_TOKEN_SENT: &str = "returnTokenSent";
 
 /// What is kept about an identity.
@@ -23,8 +22,6 @@ pub(super) struct Stored {
     pub nonce: Confidential,
     /// The identity, once it was given.
     pub access: Option<Access>,
-    /// The URL of the auth service that gave it.
-    pub auth_url: Option<String>,
     /// Whether that cluster has what it needs to get an identity here.
     pub return_token_sent: bool,
 }
@@ -49,7 +46,6 @@ impl Stored {
         Self {
             nonce: text(IDENTITY_NONCE_KEY).unwrap_or_default().into(),
             access: kubeconfig,
-            auth_url: text(AUTH_URL),
             return_token_sent: text(RETURN_TOKEN_SENT).is_some(),
         }
     }
@@ -65,7 +61,6 @@ impl Stored {
         let fields = [
             (IDENTITY_NONCE_KEY, Some(self.nonce.reveal())),
             (IDENTITY_KUBECONFIG_KEY, kubeconfig.as_ref().map(Confidential::reveal)),
-            (AUTH_URL, self.auth_url.as_deref()),
             (RETURN_TOKEN_SENT, self.return_token_sent.then_some("true")),
         ];
         let data = fields.into_iter().filter_map(|(key, text)| {

@@ -12,7 +12,8 @@ use k8s_openapi::{
 use kube::{
     Api, Client, ResourceExt,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
-    runtime::{WatchStreamExt, watcher::watch_object},
+    core::PartialObjectMeta,
+    runtime::{WatchStreamExt, watcher, watcher::watch_object},
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -23,7 +24,7 @@ use tombolo_api::{
     config::ClusterConfig,
     names::{
         AUTH_CERTIFICATE_SECRET, AUTH_SERVICE, AUTH_TOKEN_KEY, AUTH_TOKEN_SECRET, CLUSTER_CONFIG,
-        FINGERPRINT_ANNOTATION, NAMESPACE, NONCE_KEY_SECRET,
+        CLUSTER_ID_LABEL, FINGERPRINT_ANNOTATION, NAMESPACE, NONCE_KEY_SECRET,
     },
 };
 use tombolo_runtime::{controller::Chain, writer};
@@ -39,12 +40,13 @@ const COPIED_FROM: &str = "discovery.liqo.io/copied-from";
 
 /// Makes what is missing, now and whenever it is gone or empty.
 pub(super) async fn keep(context: &Context) {
-    let secrets = Api::<Secret>::namespaced(context.client.clone(), NAMESPACE);
+    let secrets = Api::<PartialObjectMeta<Secret>>::namespaced(context.client.clone(), NAMESPACE);
     let configs = Api::<ClusterConfig>::all(context.client.clone());
     let services = Api::<Service>::namespaced(context.client.clone(), NAMESPACE);
-    let changes = |name| watch_object(secrets.clone(), name).default_backoff().map(drop);
+    // Any of them may be the one whose certificate is configured, but those for other clusters.
+    let own = watcher::Config::default().labels(&format!("!{CLUSTER_ID_LABEL}"));
     let changes = select(
-        select(changes(AUTH_TOKEN_SECRET), changes(AUTH_CERTIFICATE_SECRET)),
+        watcher(secrets, own).default_backoff().map(drop),
         select(
             watch_object(configs, CLUSTER_CONFIG).default_backoff().map(drop),
             watch_object(services, AUTH_SERVICE).default_backoff().map(drop),

@@ -1,23 +1,34 @@
 //! The namespace that holds what a peering needs: one for each peer, found by the peer's id.
 
+use std::fmt::Debug;
+
 use k8s_openapi::api::{
-    core::v1::Namespace,
+    core::v1::{Namespace, Secret},
     rbac::v1::{RoleBinding, RoleRef, Subject},
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{ListParams, ObjectMeta, PostParams},
+    core::NamespaceResourceScope,
 };
+use serde::de::DeserializeOwned;
 use tombolo_api::{
-    ClusterId, ClusterIdentity,
+    ClusterId, ClusterIdentity, ClusterName,
+    discovery::{ForeignCluster, ResourceRequest},
     names::{
-        CLUSTER_ID_LABEL, CONTROL_ACCOUNT, CONTROL_TENANT_ROLE, KUBELET_ACCOUNT,
-        KUBELET_TENANT_ROLE, NAMESPACE, TENANT_LABEL,
+        AUTH_NAMESPACE, CLUSTER_ID_LABEL, CONTROL_ACCOUNT, CONTROL_TENANT_ROLE, IDENTITY_SECRET,
+        KUBELET_ACCOUNT, KUBELET_TENANT_ROLE, NAMESPACE, TENANT_LABEL,
     },
+    net::{NetworkConfig, TunnelEndpoint},
+    sharing::ResourceOffer,
+    virtualkubelet::NamespaceMap,
 };
-use tombolo_core::identity::tenant_namespace;
+use tombolo_core::{
+    identity::{Users, record_name, tenant_namespace},
+    peering::{Farewell, farewell},
+};
 use tombolo_runtime::writer;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::{Error, MANAGER, failed};
 
@@ -53,13 +64,65 @@ pub(crate) async fn find(client: &Client, peer: &ClusterId) -> Result<Option<Nam
     Ok(found.into_iter().next())
 }
 
-/// Deletes the namespace, with all that is in it.
-pub(crate) async fn remove(client: &Client, namespace: &Namespace) -> Result<(), Error> {
-    let namespaces = Api::<Namespace>::all(client.clone());
+/// Deletes the peer's namespace, with all that is in it, unless somebody needs it.
+pub(crate) async fn remove_unless_needed(
+    client: &Client,
+    namespace: &Namespace,
+    peer: &ClusterId,
+    us: &ClusterName,
+) -> Result<(), Error> {
     let name = namespace.name_any();
-    info!(namespace = name, "deleting the tenant namespace");
+    let entries = Api::<ForeignCluster>::all(client.clone());
+    let entries = entries.list(&Default::default()).await.map_err(failed("list the clusters"))?;
+    let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
+    let record = records.get_metadata_opt(&record_name(peer)).await;
+    let record = record.map_err(failed("look for the cluster's own identity"))?;
+    let secrets = Api::<Secret>::namespaced(client.clone(), &name);
+    let identity = secrets.get_metadata_opt(IDENTITY_SECRET).await;
+    let is_peer = |entry: &&ForeignCluster| {
+        entry.spec.cluster_identity.as_ref().is_some_and(|cluster| cluster.cluster_id == *peer)
+    };
+    let users = Users {
+        entries: entries.iter().filter(is_peer).collect(),
+        record: record.as_ref().map(|record| &record.metadata),
+        identity: identity.map_err(failed("look for the identity there"))?.is_some(),
+        peering: has_peering(client, &name, us).await?,
+    };
+    if users.need_it() {
+        return Ok(());
+    }
+    let namespaces = Api::<Namespace>::all(client.clone());
     let gone = writer::delete_if_same(&namespaces, &name, namespace.uid().as_deref()).await;
     gone.map_err(failed(format!("delete the namespace {name}")))
+}
+
+/// Whether anything of a peering is in the namespace. What was refused is none.
+pub(crate) async fn has_peering(
+    client: &Client,
+    namespace: &str,
+    us: &ClusterName,
+) -> Result<bool, Error> {
+    let requests = Api::<ResourceRequest>::namespaced(client.clone(), namespace);
+    let requests = requests.list(&Default::default()).await.map_err(failed("list the requests"))?;
+    Ok(requests.iter().any(|request| farewell(request, us) != Farewell::Leave)
+        || has::<ResourceOffer>(client, namespace).await?
+        || has::<NetworkConfig>(client, namespace).await?
+        || has::<TunnelEndpoint>(client, namespace).await?
+        || has::<NamespaceMap>(client, namespace).await?)
+}
+
+async fn has<K>(client: &Client, namespace: &str) -> Result<bool, Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + Debug + DeserializeOwned,
+{
+    let api = Api::<K>::namespaced(client.clone(), namespace);
+    let found = api.list_metadata(&ListParams::default().limit(1)).await;
+    let found = found.map_err(failed(format!("list what is in {namespace}")))?;
+    if let Some(object) = found.iter().next() {
+        debug!(namespace, kind = %K::kind(&()), name = object.name_any(), "still there");
+    }
+    Ok(!found.items.is_empty())
 }
 
 async fn make(client: &Client, peer: &ClusterIdentity) -> Result<String, Error> {

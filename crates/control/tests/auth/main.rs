@@ -2,6 +2,8 @@
 //! identity that can do what it should and nothing else.
 
 mod logs;
+mod namesake;
+mod parting;
 mod rights;
 mod service;
 mod side;
@@ -20,15 +22,20 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     let milan = Side::start(bed.cluster("milan")).await;
 
     story::a_wrong_url_is_named(&rome).await;
+    namesake::a_cluster_of_the_same_name_is_refused(&rome, &milan).await;
     story::no_token_and_a_wrong_one_are_refused_until_there_is_the_right_one(&rome, &milan).await;
     story::the_token_that_came_along_is_enough(&rome, &milan).await;
     story::a_cluster_is_known_once_and_never_to_itself(&rome, &milan).await;
     service::an_identity_is_given_once(&milan).await;
     service::it_says_who_it_is_and_what_is_wrong(&milan).await;
     rights::an_identity_can_do_what_it_should_and_nothing_else(&rome, &milan).await;
+    story::an_identity_outlives_the_url_it_came_from(&rome, &milan).await;
     story::a_lost_identity_is_asked_for_again(&rome, &milan).await;
     story::a_request_makes_a_cluster_known(&rome, &milan).await;
+    story::what_was_never_reached_can_be_deleted(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;
+    service::a_given_certificate_is_used_as_soon_as_it_is_there(&rome).await;
+    parting::the_last_to_go_takes_the_namespace_along(&rome, &milan).await;
 
     for side in [&rome, &milan] {
         logs.have_no(&side.token().await);

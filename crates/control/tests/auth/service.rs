@@ -1,10 +1,13 @@
 //! The auth service as anybody sees it who has its URL.
 
+use std::time::Duration;
+
 use http::Request;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, Client, Config, client::Body};
 use serde_json::{Value, json};
+use tombolo_api::config::ClusterConfig;
 use tombolo_testbed::eventually;
 
 use crate::side::Side;
@@ -60,6 +63,13 @@ pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {
     assert_eq!(info["apiServerUrl"], milan.settings.api_server_url);
     assert!(info["apiServerCA"].as_str().is_some_and(|pem| pem.starts_with("-----BEGIN")));
 
+    let namesake =
+        json!({ "clusterID": "id-of-x", "clusterName": "milan", "token": milan.token().await });
+    let (status, answer) = call(milan, "POST", "/identity", &namesake.to_string()).await;
+    assert_eq!((status, &answer["reason"]), (409, &json!("SameName")), "{answer}");
+    let error = answer["error"].as_str().unwrap_or_default();
+    assert!(error.contains("tombolo install --cluster-name"), "{error}");
+
     let huge = json!({ "clusterID": "x", "token": "y".repeat(20_000) }).to_string();
     for (method, path, body, expected) in [
         ("POST", "/identity", r#"{"clusterID": "id-of-x", "token": "wrong"}"#, 401),
@@ -73,6 +83,21 @@ pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {
         let (status, answer) = call(milan, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}");
         assert!(answer["error"].is_string() || expected == 413, "{method} {path}: {answer}");
+    }
+}
+
+/// The configuration names a Secret that comes later, and that somebody renews.
+pub async fn a_given_certificate_is_used_as_soon_as_it_is_there(rome: &Side) {
+    let auth = json!({ "certificate": "given" });
+    rome.put::<ClusterConfig>("cluster", json!({ "spec": { "auth": auth } })).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for name in ["first.example.com", "second.example.com"] {
+        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).expect("a pair");
+        let pem = made.cert.pem();
+        let data = json!({ "tls.crt": pem, "tls.key": made.signing_key.serialize_pem() });
+        rome.put_in::<Secret>("liqo", "given", json!({ "stringData": data })).await;
+        let used = async || rome.secret("liqo", "liqo-auth-cert", "tls.crt").await;
+        eventually(&format!("{name} is used"), used, |used| *used == pem).await;
     }
 }
 

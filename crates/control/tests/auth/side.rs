@@ -3,6 +3,7 @@
 use std::{net::TcpListener, ops::Deref, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::sync::watch;
 use tombolo_api::{
@@ -61,6 +62,13 @@ impl Side {
     /// A ForeignCluster with nothing but a URL.
     pub async fn meets(&self, name: &str, url: &str) {
         self.put::<ForeignCluster>(name, json!({ "spec": { "authUrl": url } })).await;
+    }
+
+    /// What discovery does when a cluster is seen at another address.
+    pub async fn moves(&self, name: &str, url: &str) {
+        let patch = Patch::Merge(json!({ "spec": { "authUrl": url } }));
+        let clusters = self.all::<ForeignCluster>();
+        clusters.patch(name, &PatchParams::default(), &patch).await.expect("it is changed");
     }
 
     /// A Secret as people make it, with the token for another cluster.

@@ -1,6 +1,6 @@
 //! How two clusters get to know one another, and how it ends.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Secret, ServiceAccount};
 use kube::{
@@ -8,7 +8,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use tombolo_api::discovery::{AuthStatus, ForeignCluster, ResourceRequest};
+use tombolo_api::{
+    discovery::{AuthStatus, ForeignCluster, RequestState, ResourceRequest},
+    net::NetworkConfig,
+};
 use tombolo_testbed::eventually;
 use tombolo_testing::condition;
 
@@ -82,6 +85,19 @@ pub async fn a_cluster_is_known_once_and_never_to_itself(rome: &Side, milan: &Si
     forget(rome, "other").await;
 }
 
+pub async fn an_identity_outlives_the_url_it_came_from(rome: &Side, milan: &Side) {
+    rome.moves("milan", "https://127.0.0.1:1").await;
+    let first = rome.secret("liqo-tenant-milan", "liqo-identity", "kubeconfig").await;
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        rome.says("milan", "Accepted").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let kept = rome.secret("liqo-tenant-milan", "liqo-identity", "kubeconfig").await;
+    assert!(kept == first, "another identity was asked for");
+    rome.moves("milan", &milan.url).await;
+}
+
 pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {
     // Lost here.
     rome.delete_in::<Secret>("liqo-tenant-milan", "liqo-identity").await;
@@ -144,8 +160,37 @@ pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {
     let entry = milan.entry("rome").await;
     assert_eq!(entry.labels()["discovery.liqo.io/discovery-type"], "IncomingPeering");
 
+    // Who deletes it says no, and that stands until the request is taken back.
+    forget(milan, "rome").await;
+    let refused = |request: &ResourceRequest| {
+        request.status.as_ref().is_some_and(|status| status.state == RequestState::Refused)
+    };
+    milan.until_in("liqo-tenant-rome", "rome", refused).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(milan.get::<ForeignCluster>("rome").await.is_none(), "it came back");
+    requests.delete("rome", &Default::default()).await.expect("deleted");
+    eventually("rome asks again", ask, Result::is_ok).await.expect("it was asked");
+    milan.says("rome", "Accepted").await;
+
     // It goes with the request.
     requests.delete("rome", &Default::default()).await.expect("deleted");
+    milan.until_gone::<ForeignCluster>("rome").await;
+}
+
+/// Rome has an identity at milan, which can't get one in return.
+pub async fn what_was_never_reached_can_be_deleted(rome: &Side, milan: &Side) {
+    let spec = json!({ "authUrl": "https://127.0.0.1:1", "clusterIdentity": rome.cluster() });
+    milan.put::<ForeignCluster>("rome", json!({ "spec": spec })).await;
+    milan.says("rome", "AuthUnreachable").await;
+    let config = json!({ "spec": {
+        "clusterID": "id-of-milan", "podCIDR": "10.1.0.0/16", "externalCIDR": "10.2.0.0/16",
+        "endpointIP": "192.0.2.1", "backendType": "wireguard", "backend_config": { "port": "51840" },
+    } });
+    milan.put_in::<NetworkConfig>("liqo-tenant-rome", "rome", config).await;
+    milan.delete::<ForeignCluster>("rome").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    milan.entry("rome").await;
+    milan.delete_in::<NetworkConfig>("liqo-tenant-rome", "rome").await;
     milan.until_gone::<ForeignCluster>("rome").await;
 }
 
@@ -175,7 +220,7 @@ async fn identity_is_there(side: &Side, peer: &str) -> bool {
     secret.and_then(|secret| secret.data).is_some_and(|data| data.contains_key("kubeconfig"))
 }
 
-async fn forget(side: &Side, name: &str) {
+pub async fn forget(side: &Side, name: &str) {
     side.delete::<ForeignCluster>(name).await;
     side.until_gone::<ForeignCluster>(name).await;
 }

@@ -6,18 +6,20 @@ use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{
     ClusterId, ClusterIdentity,
     config::DiscoveryConfig,
-    discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, ResourceRequest},
+    discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, ResourceRequest},
     names::{DISCOVERY_TYPE_LABEL, LAST_UPDATE_ANNOTATION},
 };
 
 use super::Announcement;
+use crate::peering::request_state;
 
 /// What a sighting of a cluster in the local network leads to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sighting {
     /// A new entry.
     New(Box<ForeignCluster>),
-    /// An entry is seen again, or taken over: what is to be applied to it.
+    /// An entry is seen again, or taken over: what is to be applied to it, and to no other that
+    /// has its name by then.
     Again(Box<ForeignCluster>),
     /// The entry is somebody else's, or there must not be one.
     LeftAlone,
@@ -43,6 +45,8 @@ pub fn peered(entry: &ForeignCluster) -> bool {
 }
 
 /// A cluster was seen in the local network, which means something to `us` if its group is ours.
+/// Anybody in the network can say anything: about an entry whose certificate is pinned, only who
+/// announces that certificate is heard.
 pub fn seen(
     announcement: &Announcement,
     known: &[ForeignCluster],
@@ -70,10 +74,13 @@ pub fn seen(
             Sighting::New(Box::new(new))
         }
         Some(entry) if entry.metadata.deletion_timestamp.is_some() => Sighting::LeftAlone,
+        Some(entry) if is_pinned_to_another(entry, announcement) => Sighting::LeftAlone,
         Some(entry) => match kind(entry) {
             DiscoveryType::Lan | DiscoveryType::IncomingPeering => {
                 let name = entry.metadata.name.as_deref().unwrap_or_default();
-                Sighting::Again(Box::new(sighted(name, announcement, now)))
+                let mut again = sighted(name, announcement, now);
+                again.metadata.uid = entry.metadata.uid.clone();
+                Sighting::Again(Box::new(again))
             }
             DiscoveryType::Wan | DiscoveryType::Manual => Sighting::LeftAlone,
         },
@@ -95,7 +102,7 @@ pub fn expires_at(entry: &ForeignCluster, watching: Timestamp) -> Option<Timesta
     seen.max(watching).checked_add(ttl).ok()
 }
 
-/// The entry for a cluster that asked for a peering and is not known. The namespace that the
+/// The entry for a cluster that asked for a peering, was not refused and is not known. The namespace that the
 /// request is in says which cluster it comes from: that is all there is to believe.
 pub fn incoming(
     request: &ResourceRequest,
@@ -109,7 +116,8 @@ pub fn incoming(
         id_of(entry) == Some(from)
             || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.spec.auth_url
     });
-    if cluster.cluster_id != *from || !own_name || ending || is_known {
+    let refused = request_state(request) == RequestState::Refused;
+    if cluster.cluster_id != *from || !own_name || ending || refused || is_known {
         return None;
     }
     let mut entry =
@@ -150,6 +158,10 @@ pub fn object_name(cluster: &ClusterIdentity, known: &[ForeignCluster]) -> Strin
     } else {
         name.to_owned()
     }
+}
+
+fn is_pinned_to_another(entry: &ForeignCluster, announcement: &Announcement) -> bool {
+    entry.spec.fingerprint.is_some() && entry.spec.fingerprint != announcement.fingerprint
 }
 
 fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
@@ -252,8 +264,23 @@ mod tests {
             let known = [entry("there", kind, Some("milan-id"))];
             let Sighting::Again(again) = sighting("milan-id", &known) else { panic!("{kind}") };
             assert_eq!(again.metadata.name.as_deref(), Some("there"));
+            assert_eq!(again.metadata.uid, known[0].metadata.uid);
             assert_eq!(again.spec.fingerprint, None);
             assert!(!again.spec.join);
+        }
+    }
+
+    #[test]
+    fn a_pinned_entry_listens_only_to_its_own_certificate() {
+        let mut pinned = entry("there", "LAN", Some("milan-id"));
+        pinned.spec.fingerprint = announcement("milan-id").fingerprint;
+        assert!(matches!(sighting("milan-id", &[pinned.clone()]), Sighting::Again(_)));
+        let (us, config) = ("rome-id".parse().unwrap(), DiscoveryConfig::default());
+        for fingerprint in [None, Some("00".repeat(32).parse().unwrap())] {
+            let address = "10.0.0.66".parse().unwrap();
+            let spoofed = Announcement { fingerprint, address, ..announcement("milan-id") };
+            let known = [pinned.clone()];
+            assert_eq!(seen(&spoofed, &known, &us, &config, at(NOW)), Sighting::LeftAlone);
         }
     }
 
@@ -316,6 +343,13 @@ mod tests {
         assert_eq!(incoming(&request("milan-id"), &from, &known), None);
         let known = [entry("m", "Manual", None)];
         assert_eq!(incoming(&request("milan-id"), &from, &known), None);
+    }
+
+    #[test]
+    fn a_request_that_was_refused_makes_no_entry() {
+        let mut refused = request("milan-id");
+        refused.status = serde_json::from_value(json!({ "state": "Refused" })).unwrap();
+        assert_eq!(incoming(&refused, &"milan-id".parse().unwrap(), &[]), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{Config, IpamError};
 use crate::translate::overlap;
 
 /// The private networks, from which everything is taken unless more are given.
-const PRIVATE: [&str; 3] = ["10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12"];
+const PRIVATE: [&str; 4] = ["10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12", "fc00::/7"];
 
 /// What no peer's network may be called by: the overlay between the nodes is in the last one, and
 /// hosts have uses of their own for the others.
@@ -53,9 +53,11 @@ impl Taken {
         self.0.extend(cidrs);
     }
 
-    /// `wanted` itself if it is free, else the first free network of its size.
+    /// `wanted` itself if it is free and in a pool, else the first free network of its size: no
+    /// peer gets to stand for a network of the world.
     pub(super) fn choose(&self, wanted: Cidr, pools: &[Cidr]) -> Result<Cidr, IpamError> {
-        if self.overlapping(wanted).is_none() {
+        let in_a_pool = pools.iter().any(|pool| pool.net().contains(&wanted.net()));
+        if in_a_pool && self.overlapping(wanted).is_none() {
             return Ok(wanted);
         }
         let same_family =
@@ -142,6 +144,16 @@ mod tests {
         assert!(error.to_string().contains("additionalPools"), "{error}");
         let more = pools(&[cidr("100.0.0.0/8")]);
         assert_eq!(taken.choose(cidr("10.0.0.0/9"), &more), Ok(cidr("100.0.0.0/9")));
+    }
+
+    #[test]
+    fn a_public_network_is_nobodys_name_unless_it_is_given() {
+        let taken = Taken::new(&[], &[]);
+        let public = cidr("8.8.8.0/24");
+        assert_eq!(taken.choose(public, &pools(&[])), Ok(cidr("10.0.0.0/24")));
+        assert_eq!(taken.choose(public, &pools(&[cidr("8.8.0.0/16")])), Ok(public));
+        assert_eq!(taken.choose(cidr("2001:db8::/64"), &pools(&[])), Ok(cidr("fc00::/64")));
+        assert_eq!(taken.choose(cidr("fd12::/64"), &pools(&[])), Ok(cidr("fd12::/64")));
     }
 
     #[test]

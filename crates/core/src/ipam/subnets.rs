@@ -7,7 +7,7 @@ use crate::translate::{nat, overlap, same_size};
 
 impl Ipam {
     /// Chooses what a peer's networks are called here: as the peer calls them, unless that
-    /// overlaps anything in use. The same networks keep their names.
+    /// overlaps anything in use or is in none of the pools. The same networks keep their names.
     pub fn reserve(
         &mut self,
         cluster: &ClusterId,

@@ -114,6 +114,7 @@ fn a_full_external_network_says_so_and_what_is_freed_is_used_again() {
     let mut config = config();
     config.pools = vec![cidr("10.1.0.0/24")];
     let mut ipam = Ipam::load(config, &[], &[]).unwrap();
+    ipam.config.pools = pools(&[]);
     let turin = id("turin");
     ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
     ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();

@@ -14,6 +14,7 @@ use crate::condition::now_is;
 pub(super) struct State<'a> {
     pub(super) peer: &'a ClusterName,
     pub(super) wanted: bool,
+    pub(super) accepted: bool,
     pub(super) gateway: bool,
     pub(super) sent: bool,
     pub(super) answered: bool,
@@ -65,6 +66,9 @@ fn explain(state: &State<'_>) -> (bool, &'static str, String) {
         let message = "this cluster's gateway has not announced itself in the Lease \
                        liqo/liqo-gateway: is the Deployment liqo-gateway running?";
         ("WaitingForGateway", message.to_owned())
+    } else if !state.sent && !state.accepted {
+        let message = format!("{peer} has not accepted this cluster's request yet");
+        ("WaitingForAcceptance", message)
     } else if !state.sent {
         let message = format!("{peer} has not given this cluster an identity yet");
         ("WaitingForIdentity", message)

@@ -11,8 +11,8 @@ use super::*;
 use crate::condition::now_is;
 
 #[test]
-fn a_config_is_sent_as_soon_as_a_peering_is_wanted_and_there_is_an_identity() {
-    let scene = Scene { requests: vec![request_to_milan()], ..Scene::default() };
+fn a_config_is_sent_as_soon_as_the_request_is_accepted_and_there_is_an_identity() {
+    let scene = Scene { requests: vec![accepted_by_milan()], ..Scene::default() };
     let Act::Apply(config) = scene.seen().own_config(&rome(), &milan()) else { panic!() };
     assert_eq!(config.name_any(), "rome");
     assert_eq!(config.namespace().as_deref(), Some("liqo-tenant-milan"));
@@ -26,6 +26,17 @@ fn a_config_is_sent_as_soon_as_a_peering_is_wanted_and_there_is_an_identity() {
     let no_gateway = Local { gateway: None, ..rome() };
     assert_eq!(scene.seen().own_config(&no_gateway, &milan()), Act::Nothing);
     assert_eq!(Scene::default().seen().own_config(&rome(), &milan()), Act::Nothing);
+}
+
+#[test]
+fn what_milan_would_not_take_yet_is_not_sent_and_what_it_refuses_is_taken_back() {
+    let mut scene = Scene { requests: vec![request_to_milan()], ..Scene::default() };
+    assert_eq!(scene.seen().own_config(&rome(), &milan()), Act::Nothing);
+    scene.configs = peered().configs;
+    assert_eq!(scene.seen().own_config(&rome(), &milan()), Act::Nothing, "it is there already");
+    scene.requests[0].status =
+        Some(ResourceRequestStatus { state: RequestState::Refused, ..Default::default() });
+    assert!(matches!(scene.seen().own_config(&rome(), &milan()), Act::Delete(_)));
 }
 
 #[test]
@@ -140,6 +151,8 @@ fn people_are_told_what_the_tunnel_waits_for() {
     scene.requests = vec![request_to_milan()];
     let no_gateway = Local { gateway: None, ..rome() };
     assert_eq!(reason(&scene, &no_gateway), expect("False", "WaitingForGateway"));
+    assert_eq!(reason(&scene, &rome()), expect("False", "WaitingForAcceptance"));
+    scene.requests = vec![accepted_by_milan()];
     assert_eq!(reason(&scene, &rome()), expect("False", "WaitingForIdentity"));
     scene.configs = peered().configs;
     assert_eq!(reason(&scene, &rome()), expect("False", "Negotiated"));
@@ -253,7 +266,7 @@ fn peered() -> Scene {
     theirs.metadata.labels = Some([(REPLICATED_FROM_LABEL.into(), "milan-id".into())].into());
     theirs.spec.cluster_id = rome().cluster.cluster_id;
     theirs.status = None;
-    Scene { requests: vec![request_to_milan()], configs: vec![ours, theirs], ..Scene::default() }
+    Scene { requests: vec![accepted_by_milan()], configs: vec![ours, theirs], ..Scene::default() }
 }
 
 fn connected(status: ConnectionStatus) -> Scene {
@@ -278,6 +291,11 @@ fn names() -> Subnets {
 
 fn request_to_milan() -> ResourceRequest {
     request("rome", REPLICATE_TO_LABEL)
+}
+
+fn accepted_by_milan() -> ResourceRequest {
+    let status = ResourceRequestStatus { state: RequestState::Accepted, ..Default::default() };
+    ResourceRequest { status: Some(status), ..request_to_milan() }
 }
 
 fn request_from_milan() -> ResourceRequest {

@@ -1,0 +1,33 @@
+//! A ShadowPod whose pod's name is taken gets its pod once the name is free.
+
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use kube::ResourceExt;
+use serde_json::json;
+use tombolo_api::virtualkubelet::ShadowPod;
+use tombolo_control::shadow_pod::keep_up;
+use tombolo_runtime::{events::Events, shutdown::Shutdown};
+use tombolo_testbed::{ClusterSpec, Testbed};
+use tombolo_testing::Side;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_was_in_the_way_is_not_waited_for_for_ever() {
+    let cluster = ClusterSpec::new("milan").control_plane_only();
+    let bed = Testbed::builder("shadow-pod").cluster(cluster).start().await;
+    let bed = bed.expect("the control plane starts");
+    let milan = Side::new(bed.cluster("milan")).await;
+    milan.put::<Namespace>("twin", json!({})).await;
+    milan.until_in::<ServiceAccount>("twin", "default", |_| true).await;
+    let spec = json!({ "containers": [{ "name": "web", "image": "localhost/toolbox:1" }] });
+    milan.put_in::<Pod>("twin", "web", json!({ "spec": spec })).await;
+
+    let (client, shutdown) = (milan.client.clone(), Shutdown::new());
+    let (events, end) = (Events::new(client.clone(), "test"), shutdown.clone());
+    tokio::spawn(async move { keep_up(client, events, &end).await });
+    milan.put_in::<ShadowPod>("twin", "web", json!({ "spec": { "pod": spec } })).await;
+    let noted =
+        |shadow: &ShadowPod| shadow.annotations().values().any(|note| note.contains("in the way"));
+    milan.until_in("twin", "web", noted).await;
+    milan.delete_in::<Pod>("twin", "web").await;
+    milan.until_in::<Pod>("twin", "web", |pod| !pod.owner_references().is_empty()).await;
+    shutdown.ask();
+}

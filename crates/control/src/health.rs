@@ -130,11 +130,7 @@ async fn answers(remote: &Remote) -> Result<String, String> {
 }
 
 /// Writes the condition, and an event when it is another one than before.
-async fn say(
-    context: &Context,
-    name: &str,
-    verdict: &Result<String, String>,
-) -> kube::Result<()> {
+async fn say(context: &Context, name: &str, verdict: &Result<String, String>) -> kube::Result<()> {
     let clusters = Api::<ForeignCluster>::all(context.client.clone());
     let cluster = clusters.get(name).await?;
     let status = cluster.status.as_ref();

@@ -9,7 +9,7 @@ mod inputs;
 mod key;
 mod session;
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,8 +19,8 @@ use tombolo_api::names::{GATEWAY_LEASE, NAMESPACE};
 use tombolo_runtime::{client, health, lease, settings::Settings, shutdown::Shutdown};
 use tracing::{info, warn};
 
-use self::session::Session;
-use crate::{driver::netns::Netns, uninstall::Uninstall, watching::Follower};
+use self::{machine::Place, session::Session};
+use crate::{uninstall::Uninstall, watching::Follower};
 
 const HEALTH_PORT: u16 = 10282;
 
@@ -32,35 +32,53 @@ const RETRY: Duration = Duration::from_secs(1);
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (ready, is_ready) = watch::channel(false);
     let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
-    let client = client::local().await?;
-    let follower = Follower::new(&shutdown);
-    let uninstall = Uninstall::follow(&client, &follower, "gateway", &settings.node_name);
-    let gateway = Gateway { settings, client, follower, uninstall, shutdown: shutdown.clone() };
-    shutdown.or(gateway.uninstall.ready()).await.transpose()?;
-    ready.send_replace(true);
-    while !shutdown.is_asked() {
-        if let Err(error) = gateway.turn().await {
-            warn!("{error:#}");
-            shutdown.or(time::sleep(RETRY)).await;
-        }
-    }
+    let gateway = Gateway::new(client::local().await?, Place::here()?, settings, &shutdown);
+    gateway.work(&ready).await?;
     Ok(health.await??)
 }
 
-struct Gateway {
+/// A gateway of a cluster, active or not.
+pub struct Gateway {
     settings: Settings,
     client: Client,
+    place: Place,
     follower: Follower,
     uninstall: Uninstall,
     shutdown: Shutdown,
 }
 
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
 impl Gateway {
+    /// One that works at a place for the cluster of `client`, until the end is asked for.
+    pub fn new(client: Client, place: Place, settings: Settings, shutdown: &Shutdown) -> Self {
+        let follower = Follower::new(shutdown);
+        let uninstall = Uninstall::follow(&client, &follower, "gateway", &settings.node_name);
+        Self { settings, client, place, follower, uninstall, shutdown: shutdown.clone() }
+    }
+
+    /// Works; says when it is ready.
+    pub async fn work(&self, ready: &watch::Sender<bool>) -> anyhow::Result<()> {
+        self.shutdown.or(self.uninstall.ready()).await.transpose()?;
+        ready.send_replace(true);
+        while !self.shutdown.is_asked() {
+            if let Err(error) = self.turn().await {
+                warn!("{error:#}");
+                self.shutdown.or(time::sleep(RETRY)).await;
+            }
+        }
+        Ok(())
+    }
+
     /// One thing after the other: to be removed, to wait, to be active.
     async fn turn(&self) -> anyhow::Result<()> {
         if self.uninstall.is_asked() {
             if !self.uninstall.is_reported() {
-                remove().await?;
+                self.remove().await?;
                 self.uninstall.report().await.context("report that the node is clean")?;
             }
             self.shutdown.or(self.follower.changed()).await;
@@ -83,13 +101,13 @@ impl Gateway {
         active.ask();
         // Whoever is active next, on this node or another, makes what it needs.
         if result.is_ok() {
-            remove().await?;
+            self.remove().await?;
         }
         result
     }
 
     async fn serve(&self, active: &Shutdown) -> anyhow::Result<()> {
-        let mut session = Session::start(&self.settings, &self.client, active).await?;
+        let mut session = Session::start(&self.settings, &self.client, &self.place, active).await?;
         info!("this gateway is active");
         session.work().await
     }
@@ -122,10 +140,10 @@ impl Gateway {
             self.follower.changed().await;
         }
     }
-}
 
-async fn remove() -> anyhow::Result<()> {
-    machine::remove(Netns::current()?, &machine::default_path()).await?;
-    info!("removed the gateway's network from the node");
-    Ok(())
+    async fn remove(&self) -> anyhow::Result<()> {
+        machine::remove(&self.place).await?;
+        info!("removed the gateway's network from the node");
+        Ok(())
+    }
 }

@@ -5,9 +5,18 @@ mod common;
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use common::{Names, OVERLAPPING, picture, traffic, two_clusters};
-use tokio::time::timeout;
+use common::{
+    Names, OVERLAPPING,
+    api::{self, ApiServer},
+    picture,
+    traffic::{self, Open},
+    two_clusters,
+};
+use serde_json::Value;
+use tokio::{sync::watch, time::timeout};
 use tombolo_api::net::ConnectionStatus::{Connected, Connecting};
+use tombolo_dataplane::gateway::Gateway;
+use tombolo_runtime::shutdown::Shutdown;
 
 const SOON: Duration = Duration::from_secs(10);
 const PORT: u16 = 8080;
@@ -103,7 +112,7 @@ async fn an_external_address_leads_to_what_it_is_mapped_to() {
     assert_eq!(traffic::tcp(pod, mapped, PORT, 1).unwrap(), me);
     assert_eq!(traffic::udp(pod, mapped, PORT).unwrap(), me);
 
-    let mut open = traffic::Open::connect(pod, mapped, PORT);
+    let mut open = Open::connect(pod, mapped, PORT);
     open.say_something().unwrap();
     b.peers.values_mut().next().unwrap().mappings.clear();
     b.apply().await;
@@ -153,6 +162,34 @@ async fn a_gateway_that_was_killed_is_back_soon() {
         timeout(SOON, cluster.wait_for(Connected)).await.expect("the tunnel works again");
     }
     traffic::tcp(&a.nodes[1].pod, Ipv4Addr::new(10, 62, 2, 5), PORT, 1).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_go_on_when_a_gateway_that_was_killed_comes_back() {
+    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    let there = Ipv4Addr::new(10, 62, 2, 5);
+    let pod = Open::connect(&a.nodes[1].pod, there, PORT);
+    // Both nodes are known as the cluster, so the gateway has to give one another port.
+    let first = Open::connect_from(&a.nodes[0].host, 40000, there, PORT);
+    let second = Open::connect_from(&a.nodes[1].host, 40000, there, PORT);
+    drop(a.gateway.take());
+    timeout(SOON, b.wait_for(Connecting)).await.expect("the loss is noticed");
+
+    let shutdown = Shutdown::new();
+    let api = ApiServer::of(&a);
+    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
+    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
+    let connected = |it: &Value| it["status"]["connection"]["status"] == "connected";
+    let shown = api.until("tunnelendpoints", "b", connected);
+    timeout(SOON, shown).await.expect("the tunnel works again");
+    for (who, mut open) in [("the second node", second), ("the first node", first), ("a pod", pod)]
+    {
+        open.say_something().unwrap_or_else(|error| panic!("{who}: {error}"));
+    }
+    shutdown.ask();
+    gateway.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -181,7 +181,8 @@ async fn vanishes_in_the_middle(bed: &Testbed) {
     cut.undo().unwrap();
     for side in [rome, milan] {
         let left = async || {
-            let kinds = "resourcerequests,resourceoffers,networkconfigs,tunnelendpoints,namespacemaps";
+            let kinds =
+                "resourcerequests,resourceoffers,networkconfigs,tunnelendpoints,namespacemaps";
             list(side, &["-A", kinds]).await.iter().map(|o| name(o).to_owned()).collect()
         };
         let what = format!("nothing of it stays in {}", side.name());

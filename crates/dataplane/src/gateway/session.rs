@@ -32,12 +32,9 @@ use super::{
     announce::{announce, endpoint},
     inputs::{self, NotYet},
     key,
-    machine::{self, Machine},
+    machine::{Machine, Place},
 };
-use crate::{
-    driver::{namespace::Watch, netns::Netns},
-    watching::Follower,
-};
+use crate::{driver::namespace::Watch, watching::Follower};
 
 /// Field manager of what the gateway writes.
 pub const MANAGER: &str = "liqo-gateway";
@@ -64,30 +61,34 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts the gateway.
+    /// Starts the gateway, once it is known what it should be: until then, what one before it left
+    /// is right, and connections go on with it.
     pub async fn start(
         settings: &Settings,
         client: &Client,
+        place: &Place,
         leading: &Shutdown,
     ) -> anyhow::Result<Self> {
         let key = key::get_or_make(client).await?;
-        let path = machine::default_path();
-        let mut machine = Machine::start(Netns::current()?, &path, &key, GATEWAY_PORT).await?;
-        let node = settings.host_ip;
-        let nothing = Inputs { mtu: mtu(&machine, node).await?, peers: BTreeMap::new() };
-        machine.apply(&nothing).await?;
         let follower = Follower::new(leading);
         let all = watcher::Config::default;
+        let endpoints = follower.follow(Api::all(client.clone()), all());
+        let mappings = follower.follow(Api::all(client.clone()), all());
+        let config = follower.follow_one(Api::all(client.clone()), CLUSTER_CONFIG);
+        endpoints.wait_until_ready().await?;
+        mappings.wait_until_ready().await?;
+        config.wait_until_ready().await?;
+        let machine = Machine::start(place, &key, GATEWAY_PORT).await?;
         Ok(Self {
             client: client.clone(),
-            node,
+            node: settings.host_ip,
             connections: machine.connections(),
             watches: machine.watch()?,
             machine,
-            endpoints: follower.follow(Api::all(client.clone()), all()),
-            mappings: follower.follow(Api::all(client.clone()), all()),
-            config: follower.follow_one(Api::all(client.clone()), CLUSTER_CONFIG),
             follower,
+            endpoints,
+            mappings,
+            config,
             key: key.public(),
             announced: None,
         })
@@ -95,9 +96,6 @@ impl Session {
 
     /// Works until the tunnels break for good.
     pub async fn work(&mut self) -> anyhow::Result<()> {
-        self.endpoints.wait_until_ready().await?;
-        self.mappings.wait_until_ready().await?;
-        self.config.wait_until_ready().await?;
         loop {
             let failed = self.step().await.inspect_err(|error| warn!("{error:#}")).is_err();
             let [host, inside] = &mut self.watches;

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::{net::TcpSocket, runtime::Handle};
 use tombolo_dataplane::driver::netns::Netns;
 
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -101,7 +102,19 @@ pub struct Open(TcpStream);
 
 impl Open {
     pub fn connect(from: &Netns, to: Ipv4Addr, port: u16) -> Self {
-        let stream = from.run(|| TcpStream::connect((to, port))).unwrap().unwrap();
+        Self::connect_from(from, 0, to, port)
+    }
+
+    /// From this port.
+    pub fn connect_from(from: &Netns, own_port: u16, to: Ipv4Addr, port: u16) -> Self {
+        let connect = || -> io::Result<TcpStream> {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind((Ipv4Addr::UNSPECIFIED, own_port).into())?;
+            let stream = Handle::current().block_on(socket.connect((to, port).into()))?;
+            stream.into_std()
+        };
+        let stream = from.run(connect).unwrap().unwrap();
+        stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut seen = [0; 15];
         (&stream).read_exact(&mut seen).unwrap();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use common::{
     Names, OVERLAPPING,
@@ -13,8 +13,13 @@ use common::{
     two_clusters,
 };
 use serde_json::Value;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 use tombolo_api::net::ConnectionStatus::{Connected, Connecting};
+use tombolo_core::plan::gateway::Inputs;
 use tombolo_dataplane::gateway::Gateway;
 use tombolo_runtime::shutdown::Shutdown;
 
@@ -190,6 +195,47 @@ async fn connections_go_on_when_a_gateway_that_was_killed_comes_back() {
     }
     shutdown.ask();
     gateway.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_opened_while_there_is_no_gateway_works_once_it_is_back() {
+    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    drop(a.gateway.take());
+    sleep(Duration::from_millis(200)).await;
+    let pods = a.nodes.iter().map(|node| node.pod.clone());
+    let there = Ipv4Addr::new(10, 62, 2, 5);
+    let opening: Vec<_> =
+        pods.map(|pod| spawn_blocking(move || traffic::tcp(&pod, there, PORT, 1))).collect();
+    sleep(Duration::from_millis(500)).await;
+    a.start().await;
+    a.apply().await;
+    for opening in opening {
+        opening.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_packet_goes_in_circles() {
+    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    let there = Ipv4Addr::new(10, 62, 2, 5);
+    let pod = a.nodes[1].pod.clone();
+    let passed = |a: &common::Cluster| traffic::packets_to(&a.nodes[0].host, "liqo.host");
+
+    let before = passed(&a);
+    let gateway = a.gateway.as_mut().unwrap();
+    gateway.apply(&Inputs { mtu: 1500, peers: BTreeMap::new() }).await.unwrap();
+    let refused = traffic::ping(&pod, there, 100).unwrap_err();
+    assert!(refused.contains("Prohibited"), "{refused}");
+    assert!(passed(&a) < before + 20, "one packet passed {} times", passed(&a) - before);
+
+    a.apply().await;
+    let before = passed(&a);
+    drop(a.gateway.take());
+    traffic::ping(&pod, there, 100).unwrap_err();
+    assert!(passed(&a) < before + 20, "one packet passed {} times", passed(&a) - before);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -97,6 +97,14 @@ pub fn ping(from: &Netns, to: Ipv4Addr, size: usize) -> Result<(), String> {
     Err(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
+/// How many packets have left by an interface.
+pub fn packets_to(netns: &Netns, link: &str) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
+    let links = netns.run(read).unwrap().unwrap();
+    let counters = links.lines().find_map(|line| line.trim().strip_prefix(link)).unwrap();
+    counters.split_whitespace().nth(10).unwrap().parse().unwrap()
+}
+
 /// A TCP connection that stays open.
 pub struct Open(TcpStream);
 

@@ -84,21 +84,27 @@ impl Gateway {
             self.shutdown.or(self.follower.changed()).await;
             return Ok(());
         }
+        let turn = self.shutdown.child();
+        let result = self.lead_and_serve(&turn).await;
+        turn.ask();
+        result
+    }
+
+    /// Does both until `turn` is asked to end, and with it whoever keeps the lease.
+    async fn lead_and_serve(&self, turn: &Shutdown) -> anyhow::Result<()> {
         let leading = tokio::select! {
-            leading = self.lead(&self.shutdown) => leading,
+            leading = self.lead(turn) => leading,
             () = self.uninstalling() => return Ok(()),
         };
         if self.shutdown.is_asked() {
             return Ok(());
         }
-        let active = self.shutdown.child();
         let result = tokio::select! {
-            result = self.serve(&active) => result,
+            result = self.serve(turn) => result,
             () = self.uninstalling() => Ok(()),
-            () = self.replaced(leading) => Ok(()),
+            () = self.replaced(leading, turn) => Ok(()),
             () = self.shutdown.asked() => Ok(()),
         };
-        active.ask();
         // Whoever is active next, on this node or another, makes what it needs.
         if result.is_ok() {
             self.remove().await?;
@@ -106,20 +112,20 @@ impl Gateway {
         result
     }
 
-    async fn serve(&self, active: &Shutdown) -> anyhow::Result<()> {
-        let mut session = Session::start(&self.settings, &self.client, &self.place, active).await?;
+    async fn serve(&self, turn: &Shutdown) -> anyhow::Result<()> {
+        let mut session = Session::start(&self.settings, &self.client, &self.place, turn).await?;
         info!("this gateway is active");
         session.work().await
     }
 
-    async fn lead(&self, shutdown: &Shutdown) -> Shutdown {
+    async fn lead(&self, turn: &Shutdown) -> Shutdown {
         let name = &self.settings.pod_name;
-        lease::lead(self.client.clone(), NAMESPACE, GATEWAY_LEASE, name, shutdown).await
+        lease::lead(self.client.clone(), NAMESPACE, GATEWAY_LEASE, name, turn).await
     }
 
     /// Waits until another gateway is active. As long as nobody can tell, for one because the API
     /// server is away, this one goes on: traffic does not depend on it.
-    async fn replaced(&self, mut leading: Shutdown) {
+    async fn replaced(&self, mut leading: Shutdown, turn: &Shutdown) {
         let api = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE);
         loop {
             leading.asked().await;
@@ -129,7 +135,7 @@ impl Gateway {
             if holder.is_some_and(|it| !it.is_empty() && it != self.settings.pod_name) {
                 return;
             }
-            if let Ok(again) = time::timeout(RETRY, self.lead(&self.shutdown)).await {
+            if let Ok(again) = time::timeout(RETRY, self.lead(turn)).await {
                 leading = again;
             }
         }

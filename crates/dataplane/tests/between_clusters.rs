@@ -12,7 +12,7 @@ use common::{
     traffic::{self, Open},
     two_clusters,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     sync::watch,
     task::spawn_blocking,
@@ -236,6 +236,22 @@ async fn no_packet_goes_in_circles() {
     drop(a.gateway.take());
     traffic::ping(&pod, there, 100).unwrap_err();
     assert!(passed(&a) < before + 20, "one packet passed {} times", passed(&a) - before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_fails_gives_the_lease_back() {
+    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
+    drop(a.gateway.take());
+    let shutdown = Shutdown::new();
+    let api = ApiServer::of(&a);
+    api.put("secrets", "liqo-gateway-key", json!({ "data": { "privateKey": "" } }));
+    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
+    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
+    let taken_again = |it: &Value| it["spec"]["leaseTransitions"].as_u64() >= Some(2);
+    let taken_again = api.until("leases", "liqo-gateway", taken_again);
+    timeout(SOON, taken_again).await.expect("others may have it in between");
+    shutdown.ask();
+    gateway.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,9 +79,11 @@ impl ApiServer {
                 let name = body["metadata"]["name"].as_str().unwrap().to_owned();
                 Some(self.write(plural, &name, &body))
             }
-            (Method::PUT | Method::PATCH, [plural, name, ..]) => {
-                Some(self.write(plural, name, &body))
+            (Method::PUT, [plural, name]) => {
+                self.put(plural, name, body);
+                self.get(plural, name)
             }
+            (Method::PATCH, [plural, name, ..]) => Some(self.write(plural, name, &body)),
             _ => None,
         };
         let (status, answer) = match answer {

@@ -18,7 +18,10 @@ use tokio::{
     task::spawn_blocking,
     time::{sleep, timeout},
 };
-use tombolo_api::net::ConnectionStatus::{Connected, Connecting};
+use tombolo_api::{
+    names::GATEWAY_NODE_IP_ANNOTATION,
+    net::ConnectionStatus::{Connected, Connecting},
+};
 use tombolo_core::plan::gateway::Inputs;
 use tombolo_dataplane::gateway::Gateway;
 use tombolo_runtime::shutdown::Shutdown;
@@ -250,6 +253,28 @@ async fn a_gateway_that_fails_gives_the_lease_back() {
     let taken_again = |it: &Value| it["spec"]["leaseTransitions"].as_u64() >= Some(2);
     let taken_again = api.until("leases", "liqo-gateway", taken_again);
     timeout(SOON, taken_again).await.expect("others may have it in between");
+    shutdown.ask();
+    gateway.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_name_is_unknown_works() {
+    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
+    drop(a.gateway.take());
+    let shutdown = Shutdown::new();
+    let api = ApiServer::of(&a);
+    let network = json!({ "endpoint": "gateway.invalid" });
+    api.put("clusterconfigs", "cluster", json!({ "spec": { "network": network } }));
+    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
+    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
+    let connected = |it: &Value| it["status"]["connection"]["status"] == "connected";
+    let shown = api.until("tunnelendpoints", "b", connected);
+    timeout(SOON, shown).await.expect("the tunnel works");
+    let found = |it: &Value| it["metadata"]["annotations"][GATEWAY_NODE_IP_ANNOTATION].is_string();
+    let found = api.until("leases", "liqo-gateway", found);
+    timeout(SOON, found).await.expect("nodes know where it is");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    traffic::tcp(&a.nodes[1].pod, Ipv4Addr::new(10, 62, 2, 5), PORT, 1).unwrap();
     shutdown.ask();
     gateway.await.unwrap().unwrap();
 }

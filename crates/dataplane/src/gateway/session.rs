@@ -1,12 +1,7 @@
 //! The time in which a gateway is active: it follows the TunnelEndpoints and NatMappings, and writes
 //! back how the tunnels are.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
 use kube::{
@@ -16,20 +11,19 @@ use kube::{
 use tokio::{sync::watch, time};
 use tombolo_api::{
     ClusterId,
-    config::ClusterConfig,
-    names::{CLUSTER_CONFIG, GATEWAY_PORT},
+    names::GATEWAY_PORT,
     net::{Connection, ConnectionStatus, NatMapping, TunnelEndpoint, TunnelEndpointStatus},
 };
 use tombolo_core::plan::{
     HOST, TUNNEL,
-    gateway::{Inputs, Peer, PublicKey},
+    gateway::{Inputs, Peer},
     probe,
 };
 use tombolo_runtime::{settings::Settings, shutdown::Shutdown, writer};
 use tracing::{info, warn};
 
 use super::{
-    announce::{announce, endpoint},
+    announce::Announcer,
     inputs::{self, NotYet},
     key,
     machine::{Machine, Place},
@@ -55,9 +49,7 @@ pub struct Session {
     follower: Follower,
     endpoints: Store<TunnelEndpoint>,
     mappings: Store<NatMapping>,
-    config: Store<ClusterConfig>,
-    key: PublicKey,
-    announced: Option<SocketAddr>,
+    announcer: Announcer,
 }
 
 impl Session {
@@ -74,10 +66,8 @@ impl Session {
         let all = watcher::Config::default;
         let endpoints = follower.follow(Api::all(client.clone()), all());
         let mappings = follower.follow(Api::all(client.clone()), all());
-        let config = follower.follow_one(Api::all(client.clone()), CLUSTER_CONFIG);
         endpoints.wait_until_ready().await?;
         mappings.wait_until_ready().await?;
-        config.wait_until_ready().await?;
         let machine = Machine::start(place, &key, GATEWAY_PORT).await?;
         Ok(Self {
             client: client.clone(),
@@ -88,9 +78,7 @@ impl Session {
             follower,
             endpoints,
             mappings,
-            config,
-            key: key.public(),
-            announced: None,
+            announcer: Announcer::new(client, leading, settings.host_ip, key.public()),
         })
     }
 
@@ -111,13 +99,13 @@ impl Session {
     }
 
     async fn step(&mut self) -> anyhow::Result<()> {
-        self.announce().await?;
         let found = self.found();
         let peers = found.iter().filter_map(|(endpoint, peer)| {
             Some((endpoint.spec.cluster_id.clone(), peer.as_ref().ok()?.clone()))
         });
         let inputs = Inputs { mtu: mtu(&self.machine, self.node).await?, peers: peers.collect() };
         let changed = self.machine.apply(&inputs).await?;
+        self.announcer.start();
         if changed > 0 {
             info!(changed, peers = inputs.peers.len(), "changed the gateway's network");
         }
@@ -133,17 +121,6 @@ impl Session {
                 ..TunnelEndpointStatus::default()
             };
             self.show(&endpoint, &status).await?;
-        }
-        Ok(())
-    }
-
-    async fn announce(&mut self) -> anyhow::Result<()> {
-        let config = self.config.state().into_iter().next();
-        let configured = config.as_ref().and_then(|it| it.spec.network.endpoint.as_deref());
-        let endpoint = endpoint(configured, self.node).await?;
-        if self.announced != Some(endpoint) {
-            announce(&self.client, self.node, endpoint, self.key).await?;
-            self.announced = Some(endpoint);
         }
         Ok(())
     }

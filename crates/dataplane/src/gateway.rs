@@ -9,7 +9,7 @@ mod inputs;
 mod key;
 mod session;
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,8 +21,8 @@ use tombolo_runtime::{
 };
 use tracing::{info, warn};
 
-use self::session::Session;
-use crate::{driver::netns::Netns, uninstall::Uninstall};
+use self::{machine::Place, session::Session};
+use crate::uninstall::Uninstall;
 
 const HEALTH_PORT: u16 = 10282;
 
@@ -34,42 +34,67 @@ const RETRY: Duration = Duration::from_secs(1);
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (ready, is_ready) = watch::channel(false);
     let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
-    let client = client::local().await?;
-    let mut observer = Observer::new();
-    let uninstall = Uninstall::follow(&client, &mut observer, "gateway", &settings.node_name);
-    let gateway = Gateway { settings, client, observer, uninstall, shutdown: shutdown.clone() };
-    shutdown.or(gateway.observer.filled()).await;
-    ready.send_replace(true);
-    while !shutdown.is_asked() {
-        if let Err(error) = gateway.turn().await {
-            warn!("{error:#}");
-            shutdown.or(time::sleep(RETRY)).await;
-        }
-    }
+    let gateway = Gateway::new(client::local().await?, Place::here()?, settings, &shutdown);
+    gateway.work(&ready).await;
     Ok(health.await??)
 }
 
-struct Gateway {
+/// A gateway of a cluster, active or not.
+pub struct Gateway {
     settings: Settings,
     client: Client,
+    place: Place,
     observer: Observer,
     uninstall: Uninstall,
     shutdown: Shutdown,
 }
 
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
 impl Gateway {
+    /// One that works at a place for the cluster of `client`, until the end is asked for.
+    pub fn new(client: Client, place: Place, settings: Settings, shutdown: &Shutdown) -> Self {
+        let mut observer = Observer::new();
+        let uninstall = Uninstall::follow(&client, &mut observer, "gateway", &settings.node_name);
+        Self { settings, client, place, observer, uninstall, shutdown: shutdown.clone() }
+    }
+
+    /// Works; says when it is ready.
+    pub async fn work(&self, ready: &watch::Sender<bool>) {
+        self.shutdown.or(self.observer.filled()).await;
+        ready.send_replace(true);
+        while !self.shutdown.is_asked() {
+            if let Err(error) = self.turn().await {
+                warn!("{error:#}");
+                self.shutdown.or(time::sleep(RETRY)).await;
+            }
+        }
+    }
+
     /// One thing after the other: to be removed, to wait, to be active.
     async fn turn(&self) -> anyhow::Result<()> {
         if self.uninstall.is_asked() {
             if !self.uninstall.is_reported() {
-                remove().await?;
+                self.remove().await?;
                 self.uninstall.report().await.context("report that the node is clean")?;
             }
             self.shutdown.or(self.observer.changed()).await;
             return Ok(());
         }
+        let turn = self.shutdown.child();
+        let result = self.lead_and_serve(&turn).await;
+        turn.ask();
+        result
+    }
+
+    /// Does both until `turn` is asked to end, and with it whoever keeps the lease.
+    async fn lead_and_serve(&self, turn: &Shutdown) -> anyhow::Result<()> {
         let leading = tokio::select! {
-            leading = self.lead(&self.shutdown) => leading,
+            leading = self.lead(turn) => leading,
             () = self.uninstalling() => return Ok(()),
         };
         if self.shutdown.is_asked() {
@@ -78,30 +103,30 @@ impl Gateway {
         let result = tokio::select! {
             result = self.serve() => result,
             () = self.uninstalling() => Ok(()),
-            () = self.replaced(leading) => Ok(()),
+            () = self.replaced(leading, turn) => Ok(()),
             () = self.shutdown.asked() => Ok(()),
         };
         // Whoever is active next, on this node or another, makes what it needs.
         if result.is_ok() {
-            remove().await?;
+            self.remove().await?;
         }
         result
     }
 
     async fn serve(&self) -> anyhow::Result<()> {
-        let mut session = Session::start(&self.settings, &self.client).await?;
+        let mut session = Session::start(&self.settings, &self.client, &self.place).await?;
         info!("this gateway is active");
         session.work().await
     }
 
-    async fn lead(&self, shutdown: &Shutdown) -> Shutdown {
+    async fn lead(&self, turn: &Shutdown) -> Shutdown {
         let name = &self.settings.pod_name;
-        lease::lead(self.client.clone(), NAMESPACE, GATEWAY_LEASE, name, shutdown).await
+        lease::lead(self.client.clone(), NAMESPACE, GATEWAY_LEASE, name, turn).await
     }
 
     /// Waits until another gateway is active. As long as nobody can tell, for one because the API
     /// server is away, this one goes on: traffic does not depend on it.
-    async fn replaced(&self, mut leading: Shutdown) {
+    async fn replaced(&self, mut leading: Shutdown, turn: &Shutdown) {
         let api = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE);
         loop {
             leading.asked().await;
@@ -111,7 +136,7 @@ impl Gateway {
             if holder.is_some_and(|it| !it.is_empty() && it != self.settings.pod_name) {
                 return;
             }
-            if let Ok(again) = time::timeout(RETRY, self.lead(&self.shutdown)).await {
+            if let Ok(again) = time::timeout(RETRY, self.lead(turn)).await {
                 leading = again;
             }
         }
@@ -122,10 +147,10 @@ impl Gateway {
             self.observer.changed().await;
         }
     }
-}
 
-async fn remove() -> anyhow::Result<()> {
-    machine::remove(Netns::current()?, &machine::default_path()).await?;
-    info!("removed the gateway's network from the node");
-    Ok(())
+    async fn remove(&self) -> anyhow::Result<()> {
+        machine::remove(&self.place).await?;
+        info!("removed the gateway's network from the node");
+        Ok(())
+    }
 }

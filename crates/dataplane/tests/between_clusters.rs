@@ -3,11 +3,28 @@
 
 mod common;
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use common::{Names, OVERLAPPING, picture, traffic, two_clusters};
-use tokio::time::timeout;
-use tombolo_api::net::ConnectionStatus::{Connected, Connecting};
+use common::{
+    Names, OVERLAPPING,
+    api::{self, ApiServer},
+    picture,
+    traffic::{self, Open},
+    two_clusters,
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
+use tombolo_api::{
+    names::GATEWAY_NODE_IP_ANNOTATION,
+    net::ConnectionStatus::{Connected, Connecting},
+};
+use tombolo_core::plan::gateway::Inputs;
+use tombolo_dataplane::gateway::Gateway;
+use tombolo_runtime::shutdown::Shutdown;
 
 const SOON: Duration = Duration::from_secs(10);
 const PORT: u16 = 8080;
@@ -103,7 +120,7 @@ async fn an_external_address_leads_to_what_it_is_mapped_to() {
     assert_eq!(traffic::tcp(pod, mapped, PORT, 1).unwrap(), me);
     assert_eq!(traffic::udp(pod, mapped, PORT).unwrap(), me);
 
-    let mut open = traffic::Open::connect(pod, mapped, PORT);
+    let mut open = Open::connect(pod, mapped, PORT);
     open.say_something().unwrap();
     b.peers.values_mut().next().unwrap().mappings.clear();
     b.apply().await;
@@ -153,6 +170,113 @@ async fn a_gateway_that_was_killed_is_back_soon() {
         timeout(SOON, cluster.wait_for(Connected)).await.expect("the tunnel works again");
     }
     traffic::tcp(&a.nodes[1].pod, Ipv4Addr::new(10, 62, 2, 5), PORT, 1).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_go_on_when_a_gateway_that_was_killed_comes_back() {
+    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    let there = Ipv4Addr::new(10, 62, 2, 5);
+    let pod = Open::connect(&a.nodes[1].pod, there, PORT);
+    // Both nodes are known as the cluster, so the gateway has to give one another port.
+    let first = Open::connect_from(&a.nodes[0].host, 40000, there, PORT);
+    let second = Open::connect_from(&a.nodes[1].host, 40000, there, PORT);
+    drop(a.gateway.take());
+    timeout(SOON, b.wait_for(Connecting)).await.expect("the loss is noticed");
+
+    let shutdown = Shutdown::new();
+    let api = ApiServer::of(&a);
+    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
+    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
+    let connected = |it: &Value| it["status"]["connection"]["status"] == "connected";
+    let shown = api.until("tunnelendpoints", "b", connected);
+    timeout(SOON, shown).await.expect("the tunnel works again");
+    for (who, mut open) in [("the second node", second), ("the first node", first), ("a pod", pod)]
+    {
+        open.say_something().unwrap_or_else(|error| panic!("{who}: {error}"));
+    }
+    shutdown.ask();
+    gateway.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_opened_while_there_is_no_gateway_works_once_it_is_back() {
+    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    drop(a.gateway.take());
+    sleep(Duration::from_millis(200)).await;
+    let pods = a.nodes.iter().map(|node| node.pod.clone());
+    let there = Ipv4Addr::new(10, 62, 2, 5);
+    let opening: Vec<_> =
+        pods.map(|pod| spawn_blocking(move || traffic::tcp(&pod, there, PORT, 1))).collect();
+    sleep(Duration::from_millis(500)).await;
+    a.start().await;
+    a.apply().await;
+    for opening in opening {
+        opening.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_packet_goes_in_circles() {
+    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
+    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
+    let there = Ipv4Addr::new(10, 62, 2, 5);
+    let pod = a.nodes[1].pod.clone();
+    let passed = |a: &common::Cluster| traffic::packets_to(&a.nodes[0].host, "liqo.host");
+
+    let before = passed(&a);
+    let gateway = a.gateway.as_mut().unwrap();
+    gateway.apply(&Inputs { mtu: 1500, peers: BTreeMap::new() }).await.unwrap();
+    let refused = traffic::ping(&pod, there, 100).unwrap_err();
+    assert!(refused.contains("Prohibited"), "{refused}");
+    assert!(passed(&a) < before + 20, "one packet passed {} times", passed(&a) - before);
+
+    a.apply().await;
+    let before = passed(&a);
+    drop(a.gateway.take());
+    traffic::ping(&pod, there, 100).unwrap_err();
+    assert!(passed(&a) < before + 20, "one packet passed {} times", passed(&a) - before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_fails_gives_the_lease_back() {
+    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
+    drop(a.gateway.take());
+    let shutdown = Shutdown::new();
+    let api = ApiServer::of(&a);
+    api.put("secrets", "liqo-gateway-key", json!({ "data": { "privateKey": "" } }));
+    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
+    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
+    let taken_again = |it: &Value| it["spec"]["leaseTransitions"].as_u64() >= Some(2);
+    let taken_again = api.until("leases", "liqo-gateway", taken_again);
+    timeout(SOON, taken_again).await.expect("others may have it in between");
+    shutdown.ask();
+    gateway.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_name_is_unknown_works() {
+    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
+    drop(a.gateway.take());
+    let shutdown = Shutdown::new();
+    let api = ApiServer::of(&a);
+    let network = json!({ "endpoint": "gateway.invalid" });
+    api.put("clusterconfigs", "cluster", json!({ "spec": { "network": network } }));
+    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
+    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
+    let connected = |it: &Value| it["status"]["connection"]["status"] == "connected";
+    let shown = api.until("tunnelendpoints", "b", connected);
+    timeout(SOON, shown).await.expect("the tunnel works");
+    let found = |it: &Value| it["metadata"]["annotations"][GATEWAY_NODE_IP_ANNOTATION].is_string();
+    let found = api.until("leases", "liqo-gateway", found);
+    timeout(SOON, found).await.expect("nodes know where it is");
+    traffic::serve(&b.nodes[1].pod, PORT);
+    traffic::tcp(&a.nodes[1].pod, Ipv4Addr::new(10, 62, 2, 5), PORT, 1).unwrap();
+    shutdown.ask();
+    gateway.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -274,7 +274,10 @@ fn to_peer(peer: &V4Peer<'_>) -> Chain {
 
 fn before_peers(mtu: u32) -> Vec<Rule> {
     let segment = u16::try_from(mtu.saturating_sub(40)).unwrap_or(u16::MAX);
+    // What is for no peer would go back to the node, which would send it here again.
+    let back = [Match::Input(GATEWAY.into()), Match::Output(GATEWAY.into())];
     vec![
+        rule(back, Action::Reject),
         rule([Match::TcpSyn], Action::LimitSegments(segment)),
         rule([Match::Established], Action::Accept),
         rule([Match::NotInput(TUNNEL.into())], Action::Accept),

@@ -17,12 +17,13 @@ use tokio::io::unix::AsyncFd;
 
 use super::{Error, Result, netns::Netns};
 
-/// An open TUN interface; it goes when this is dropped.
+/// An open TUN interface. It stays when this is dropped, and so do the routes that lead there: until
+/// it is opened again packets are lost, none finds another way, and connections keep their translation.
 #[derive(Clone, Debug)]
 pub struct Tun(Arc<AsyncFd<File>>);
 
 impl Tun {
-    /// Makes the interface in a network namespace.
+    /// Makes or finds the interface in a network namespace.
     pub fn open(netns: &Netns, name: &str) -> Result<Self> {
         let opened = netns.run(|| open(name))?;
         opened.map_err(|source| Error::Tun { name: name.into(), source })
@@ -79,6 +80,11 @@ fn open(name: &str) -> io::Result<Tun> {
         libc::c_short::try_from(libc::IFF_TUN | libc::IFF_NO_PI).map_err(io::Error::other)?;
     // SAFETY: the request is a valid ifreq that lives across the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const request) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the argument of this call is a plain number.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST, 1) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -10,7 +10,7 @@ use std::{
 use tokio::sync::watch;
 use tombolo_api::{ClusterId, net::ConnectionStatus};
 use tombolo_core::plan::{
-    GATEWAY, HOST, TUNNEL,
+    GATEWAY, GATEWAY_NETNS, HOST, TUNNEL,
     gateway::{self, Inputs},
 };
 
@@ -18,9 +18,26 @@ use super::probe::Prober;
 use crate::driver::{
     Result, conntrack,
     namespace::{Network, Watch},
-    netns::Netns,
+    netns::{self, Netns},
     tunnel::{PrivateKey, Tunnels, UserSpace},
 };
+
+/// Where a gateway works.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The node's network.
+    pub host: Netns,
+    /// Where the gateway's own network namespace is kept.
+    pub path: PathBuf,
+}
+
+impl Place {
+    /// The node that this process is on.
+    pub fn here() -> Result<Self> {
+        let path = Path::new(netns::DIRECTORY).join(GATEWAY_NETNS);
+        Ok(Self { host: Netns::current()?, path })
+    }
+}
 
 /// A running gateway.
 #[derive(Debug)]
@@ -32,11 +49,11 @@ pub struct Machine<T = UserSpace> {
 }
 
 impl Machine {
-    /// Starts a gateway: in its own network namespace, which it makes or finds at `path`, with the
-    /// tunnels' socket on the node.
-    pub async fn start(host: Netns, path: &Path, key: &PrivateKey, port: u16) -> Result<Self> {
-        let host = Network::open(host)?;
-        let inside = Network::open(Netns::open_or_create(path)?)?;
+    /// Starts a gateway: in its own network namespace, which it makes or finds, with the tunnels'
+    /// socket on the node. What it finds there stays as it is until a plan says otherwise.
+    pub async fn start(place: &Place, key: &PrivateKey, port: u16) -> Result<Self> {
+        let host = Network::open(place.host.clone())?;
+        let inside = Network::open(Netns::open_or_create(&place.path)?)?;
         host.join(HOST, &inside, GATEWAY).await?;
         let tunnels = UserSpace::open(host.netns(), inside.netns(), TUNNEL, key, port).await?;
         let prober = Prober::start(inside.netns())?;
@@ -92,14 +109,9 @@ impl<T: Tunnels> Machine<T> {
 }
 
 /// Removes a gateway from a node: the way to it, and its network namespace.
-pub async fn remove(host: Netns, path: &Path) -> Result<()> {
-    let host = Network::open(host)?;
+pub async fn remove(place: &Place) -> Result<()> {
+    let host = Network::open(place.host.clone())?;
     let nothing = Inputs { mtu: 0, peers: BTreeMap::new() };
     host.clear(&gateway::plan(&nothing).host.owned).await?;
-    Netns::remove(path)
-}
-
-/// Where the gateway's network namespace is.
-pub fn default_path() -> PathBuf {
-    Path::new(crate::driver::netns::DIRECTORY).join(tombolo_core::plan::GATEWAY_NETNS)
+    Netns::remove(&place.path)
 }

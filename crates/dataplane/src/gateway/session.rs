@@ -1,12 +1,7 @@
 //! The time in which a gateway is active: it follows the TunnelEndpoints and NatMappings, and writes
 //! back how the tunnels are.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
 use kube::{
@@ -16,29 +11,24 @@ use kube::{
 use tokio::{sync::watch, time};
 use tombolo_api::{
     ClusterId,
-    config::ClusterConfig,
-    names::{CLUSTER_CONFIG, GATEWAY_PORT},
+    names::GATEWAY_PORT,
     net::{Connection, ConnectionStatus, NatMapping, TunnelEndpoint, TunnelEndpointStatus},
 };
 use tombolo_core::plan::{
     HOST, TUNNEL,
-    gateway::{Inputs, Peer, PublicKey},
+    gateway::{Inputs, Peer},
     probe,
 };
-use tombolo_runtime::{
-    observe::{Observer, named},
-    settings::Settings,
-    writer,
-};
+use tombolo_runtime::{observe::Observer, settings::Settings, writer};
 use tracing::{info, warn};
 
 use super::{
-    announce::{announce, endpoint},
+    announce::Announcer,
     inputs::{self, NotYet},
     key,
-    machine::{self, Machine},
+    machine::{Machine, Place},
 };
-use crate::driver::{namespace::Watch, netns::Netns};
+use crate::driver::namespace::Watch;
 
 /// Field manager of what the gateway writes.
 pub const MANAGER: &str = "liqo-gateway";
@@ -59,40 +49,39 @@ pub struct Session {
     observer: Observer,
     endpoints: Store<TunnelEndpoint>,
     mappings: Store<NatMapping>,
-    config: Store<ClusterConfig>,
-    key: PublicKey,
-    announced: Option<SocketAddr>,
+    announcer: Announcer,
 }
 
 impl Session {
-    /// Starts the gateway.
-    pub async fn start(settings: &Settings, client: &Client) -> anyhow::Result<Self> {
+    /// Starts the gateway, once it is known what it should be: until then, what one before it left
+    /// is right, and connections go on with it.
+    pub async fn start(
+        settings: &Settings,
+        client: &Client,
+        place: &Place,
+    ) -> anyhow::Result<Self> {
         let key = key::get_or_make(client).await?;
-        let path = machine::default_path();
-        let mut machine = Machine::start(Netns::current()?, &path, &key, GATEWAY_PORT).await?;
-        let node = settings.host_ip;
-        let nothing = Inputs { mtu: mtu(&machine, node).await?, peers: BTreeMap::new() };
-        machine.apply(&nothing).await?;
         let mut observer = Observer::new();
         let all = watcher::Config::default;
+        let endpoints = observer.watch(Api::all(client.clone()), all());
+        let mappings = observer.watch(Api::all(client.clone()), all());
+        observer.filled().await;
+        let machine = Machine::start(place, &key, GATEWAY_PORT).await?;
         Ok(Self {
             client: client.clone(),
-            node,
+            node: settings.host_ip,
             connections: machine.connections(),
             watches: machine.watch()?,
             machine,
-            endpoints: observer.watch(Api::all(client.clone()), all()),
-            mappings: observer.watch(Api::all(client.clone()), all()),
-            config: observer.watch(Api::all(client.clone()), named(CLUSTER_CONFIG)),
             observer,
-            key: key.public(),
-            announced: None,
+            endpoints,
+            mappings,
+            announcer: Announcer::new(client, settings.host_ip, key.public()),
         })
     }
 
     /// Works until the tunnels break for good.
     pub async fn work(&mut self) -> anyhow::Result<()> {
-        self.observer.filled().await;
         loop {
             let failed = self.step().await.inspect_err(|error| warn!("{error:#}")).is_err();
             let [host, inside] = &mut self.watches;
@@ -108,13 +97,13 @@ impl Session {
     }
 
     async fn step(&mut self) -> anyhow::Result<()> {
-        self.announce().await?;
         let found = self.found();
         let peers = found.iter().filter_map(|(endpoint, peer)| {
             Some((endpoint.spec.cluster_id.clone(), peer.as_ref().ok()?.clone()))
         });
         let inputs = Inputs { mtu: mtu(&self.machine, self.node).await?, peers: peers.collect() };
         let changed = self.machine.apply(&inputs).await?;
+        self.announcer.start();
         if changed > 0 {
             info!(changed, peers = inputs.peers.len(), "changed the gateway's network");
         }
@@ -130,17 +119,6 @@ impl Session {
                 ..TunnelEndpointStatus::default()
             };
             self.show(&endpoint, &status).await?;
-        }
-        Ok(())
-    }
-
-    async fn announce(&mut self) -> anyhow::Result<()> {
-        let config = self.config.state().into_iter().next();
-        let configured = config.as_ref().and_then(|it| it.spec.network.endpoint.as_deref());
-        let endpoint = endpoint(configured, self.node).await?;
-        if self.announced != Some(endpoint) {
-            announce(&self.client, self.node, endpoint, self.key).await?;
-            self.announced = Some(endpoint);
         }
         Ok(())
     }

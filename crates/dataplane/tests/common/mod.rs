@@ -1,6 +1,7 @@
 //! Clusters made of network namespaces: two nodes each, pods behind a bridge, a strict network
 //! between the nodes, and none of Kubernetes.
 
+pub mod api;
 pub mod traffic;
 
 use std::{
@@ -19,7 +20,7 @@ use tombolo_core::{
 use tombolo_dataplane::{
     agent::machine::Machine as Agent,
     driver::{netns::Netns, tunnel::PrivateKey},
-    gateway::machine::{self, Machine as Gateway},
+    gateway::machine::{self, Machine as Gateway, Place},
 };
 
 /// The network that all nodes are in, and what is attached to it; all gone when dropped.
@@ -175,8 +176,12 @@ impl Drop for World {
 impl Cluster {
     /// Starts the gateway.
     pub async fn start(&mut self) {
-        let host = self.nodes[0].host.clone();
-        self.gateway = Some(Gateway::start(host, &self.path, &self.key, PORT).await.unwrap());
+        self.gateway = Some(Gateway::start(&self.place(), &self.key, PORT).await.unwrap());
+    }
+
+    /// Where the gateway is.
+    pub fn place(&self) -> Place {
+        Place { host: self.nodes[0].host.clone(), path: self.path.clone() }
     }
 
     /// Makes everything what it should be; says how much had to be changed.
@@ -204,7 +209,7 @@ impl Cluster {
     /// Takes everything away.
     pub async fn remove(&mut self) {
         drop(self.gateway.take());
-        machine::remove(self.nodes[0].host.clone(), &self.path).await.unwrap();
+        machine::remove(&self.place()).await.unwrap();
         for node in &self.nodes {
             node.agent.remove().await.unwrap();
         }

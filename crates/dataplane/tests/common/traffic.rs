@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::{net::TcpSocket, runtime::Handle};
 use tombolo_dataplane::driver::netns::Netns;
 
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -96,12 +97,32 @@ pub fn ping(from: &Netns, to: Ipv4Addr, size: usize) -> Result<(), String> {
     Err(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
+/// How many packets have left by an interface.
+pub fn packets_to(netns: &Netns, link: &str) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
+    let links = netns.run(read).unwrap().unwrap();
+    let counters = links.lines().find_map(|line| line.trim().strip_prefix(link)).unwrap();
+    counters.split_whitespace().nth(10).unwrap().parse().unwrap()
+}
+
 /// A TCP connection that stays open.
 pub struct Open(TcpStream);
 
 impl Open {
     pub fn connect(from: &Netns, to: Ipv4Addr, port: u16) -> Self {
-        let stream = from.run(|| TcpStream::connect((to, port))).unwrap().unwrap();
+        Self::connect_from(from, 0, to, port)
+    }
+
+    /// From this port.
+    pub fn connect_from(from: &Netns, own_port: u16, to: Ipv4Addr, port: u16) -> Self {
+        let connect = || -> io::Result<TcpStream> {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind((Ipv4Addr::UNSPECIFIED, own_port).into())?;
+            let stream = Handle::current().block_on(socket.connect((to, port).into()))?;
+            stream.into_std()
+        };
+        let stream = from.run(connect).unwrap().unwrap();
+        stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut seen = [0; 15];
         (&stream).read_exact(&mut seen).unwrap();

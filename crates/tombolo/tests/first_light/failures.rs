@@ -116,7 +116,8 @@ async fn lives(cluster: &Cluster, component: &str) -> Option<BTreeSet<String>> {
     let pods = list(cluster, &["pods", "-n", "liqo", "-l", &selector(component)]).await;
     let life = |pod: &Value| {
         let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
-        (condition(pod, "Ready") == "True").then(|| format!("{} {restarts}", pod["metadata"]["uid"]))
+        (condition(pod, "Ready") == "True")
+            .then(|| format!("{} {restarts}", pod["metadata"]["uid"]))
     };
     pods.iter().map(life).collect()
 }

@@ -70,8 +70,8 @@ lint: $(CARGO_DENY) programs ## Format, clippy, licences and duplicates, generat
 	scripts/advisories $(CARGO_DENY)
 
 .PHONY: bench
-bench: prepare ## Measure, and print ratios against something measured in the same run
-	$(ON_CLUSTERS) cargo bench --profile dev $(ALL) --bench start
+bench: prepare $(STATIC) ## Measure, and print ratios against something measured in the same run
+	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --profile dev $(ALL) --bench start --bench first_light
 
 .PHONY: crds
 crds: programs ## Write the CRDs in crates/api/crds anew from the Rust types

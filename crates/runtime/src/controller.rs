@@ -23,7 +23,8 @@ use tracing::{debug, warn};
 
 use crate::shutdown::Shutdown;
 
-const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// Short: what fails first is most often what another cluster is about to allow.
+const FIRST_RETRY: Duration = Duration::from_millis(25);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 const AT_A_TIME: u16 = 16;
 

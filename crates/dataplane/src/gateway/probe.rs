@@ -5,14 +5,23 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use tokio::{net::UdpSocket, sync::watch, task::JoinSet, time};
+use tokio::{
+    net::UdpSocket,
+    sync::{Notify, watch},
+    task::JoinSet,
+    time,
+};
 use tombolo_api::{ClusterId, net::ConnectionStatus};
 use tombolo_core::plan::{PROBE_PORT, probe};
 
 use crate::driver::{Error, Result, netns::Netns};
+
+/// Least time between two probes, whatever prompts them.
+const GAP: Duration = Duration::from_millis(50);
 
 /// Sends probes to peers and answers theirs, until dropped.
 #[derive(Debug)]
@@ -30,8 +39,9 @@ impl Prober {
         let (targets, aimed) = watch::channel(BTreeMap::new());
         let (found, connections) = watch::channel(BTreeMap::new());
         let mut tasks = JoinSet::new();
-        tasks.spawn(answer(server));
-        tasks.spawn(ask(Arc::new(client), aimed, found));
+        let heard = Arc::new(Notify::new());
+        tasks.spawn(answer(server, heard.clone()));
+        tasks.spawn(ask(client, aimed, found, heard));
         Ok(Self { targets, connections, _tasks: tasks })
     }
 
@@ -59,29 +69,37 @@ fn bind(netns: &Netns, port: u16) -> Result<UdpSocket> {
     bound.map_err(Error::Socket)
 }
 
-async fn answer(socket: UdpSocket) {
+async fn answer(socket: UdpSocket, heard: Arc<Notify>) {
     let mut buffer = [0; 64];
     loop {
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
         let _ = socket.send_to(&buffer[..length], from).await;
+        heard.notify_one();
     }
 }
 
 async fn ask(
-    socket: Arc<UdpSocket>,
+    socket: UdpSocket,
     mut targets: watch::Receiver<BTreeMap<ClusterId, IpAddr>>,
     found: watch::Sender<BTreeMap<ClusterId, ConnectionStatus>>,
+    heard: Arc<Notify>,
 ) {
     let mut answered = BTreeMap::<IpAddr, Timestamp>::new();
     let mut clock = time::interval(probe::INTERVAL);
     clock.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     let mut buffer = [0; 64];
+    let mut sent = Instant::now();
+    let is_waiting = || found.borrow().values().any(|it| *it != ConnectionStatus::Connected);
     loop {
         tokio::select! {
-            _ = clock.tick() => send(&socket, &targets).await,
+            _ = clock.tick() => sent = send(&socket, &targets).await,
             changed = targets.changed() => match changed {
-                Ok(()) => send(&socket, &targets).await,
+                Ok(()) => sent = send(&socket, &targets).await,
                 Err(_) => return,
+            },
+            // Who reaches us can most likely be reached.
+            () = heard.notified() => if is_waiting() && sent.elapsed() >= GAP {
+                sent = send(&socket, &targets).await;
             },
             received = socket.recv_from(&mut buffer) => if let Ok((_, from)) = received {
                 answered.insert(from.ip(), Timestamp::now());
@@ -99,10 +117,15 @@ async fn ask(
     }
 }
 
-async fn send(socket: &UdpSocket, targets: &watch::Receiver<BTreeMap<ClusterId, IpAddr>>) {
+/// Sends a probe to everybody, and says when.
+async fn send(
+    socket: &UdpSocket,
+    targets: &watch::Receiver<BTreeMap<ClusterId, IpAddr>>,
+) -> Instant {
     let targets: Vec<_> = targets.borrow().values().copied().collect();
     for target in targets {
         // Lost where there is no way yet; the next one may find it.
         let _ = socket.send_to(b"tombolo", SocketAddr::new(target, PROBE_PORT)).await;
     }
+    Instant::now()
 }

@@ -88,11 +88,20 @@ impl Session {
             tokio::select! {
                 () = self.observer.changed() => {}
                 _ = self.connections.changed() => {}
-                () = host.changed() => time::sleep(CALM).await,
-                () = inside.changed() => time::sleep(CALM).await,
+                () = host.changed() => self.calm().await,
+                () = inside.changed() => self.calm().await,
                 () = time::sleep(RETRY), if failed => {}
                 () = self.machine.broken() => bail!("the tunnels broke; they are made anew"),
             }
+        }
+    }
+
+    /// Others change the network in many small steps. What we are told has not to wait for that.
+    async fn calm(&mut self) {
+        tokio::select! {
+            () = self.observer.changed() => {}
+            _ = self.connections.changed() => {}
+            () = time::sleep(CALM) => {}
         }
     }
 

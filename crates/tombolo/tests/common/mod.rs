@@ -15,11 +15,11 @@ use tombolo_testbed::{Cluster, ClusterSpec, Testbed, TestbedBuilder, images};
 
 pub use tombolo_testbed::within;
 
-/// The static program, which cargo does not build for tests. Any profile will do.
+/// The static program, which cargo does not build for tests and benchmarks. Any profile will do.
 pub fn static_program() -> PathBuf {
     std::env::var_os("TOMBOLO_STATIC")
         .map(PathBuf::from)
-        .expect("TOMBOLO_STATIC names the static program: run this by `make test-clusters`")
+        .expect("TOMBOLO_STATIC names the static program: `make test-clusters`, `make bench`")
 }
 
 /// Clusters of two nodes, with the images of the product and of the toolbox.

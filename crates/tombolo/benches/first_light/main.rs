@@ -1,0 +1,49 @@
+//! First light in figures: two clusters of two nodes with the same networks are joined, and it is
+//! measured how long that takes, what it costs, what goes through the tunnel, and how fast a Service
+//! is known over there. Beside each figure stands something of Kubernetes itself, from the same run.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+mod discovery;
+mod exposition;
+mod figures;
+mod footprint;
+mod join;
+mod moments;
+mod processes;
+mod round_trip;
+mod traffic;
+
+use tombolo_testbed::ClusterSpec;
+
+use common::tombolo;
+
+const SHOP: &str = include_str!("../../src/playground/shop.yaml");
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let specs = ["rome", "milan"].map(ClusterSpec::new);
+    let bed = common::bed("bench-light", specs).start().await?;
+    let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
+
+    let discovery = discovery::watch(rome, milan).await?;
+    common::install(&bed, &["--empty-token"]).await;
+    discovery.print().await?;
+
+    join::measure(rome, milan).await?;
+
+    let (namespace, application) = SHOP.split_once("---\n").expect("there are several documents");
+    rome.apply(namespace).await?;
+    tombolo(rome, &["offload", "namespace", "shop", "--same-name"]).await;
+    rome.apply(application).await?;
+    rome.deployed("shop", "web").await?;
+    footprint::measure(&bed).await?;
+    let whole = ["delete", "deployment/web", "service/web", "-n", "shop", "--cascade=foreground"];
+    rome.kubectl(&whole).await?;
+
+    traffic::measure(rome, milan).await?;
+    exposition::measure(rome, milan).await?;
+    bed.remove()?;
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! When something was first to be seen: from watches that run before it happens, on one clock.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::StreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Between two attempts to watch what the API server does not know yet.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// The name of something that happens.
+pub type Step = &'static str;
+
+/// Watches, and what they have seen. They end when it is dropped.
+pub struct Moments {
+    seen: mpsc::UnboundedReceiver<(Step, Instant)>,
+    see: mpsc::UnboundedSender<(Step, Instant)>,
+    complete: Vec<oneshot::Receiver<()>>,
+    watches: JoinSet<()>,
+}
+
+impl Moments {
+    pub fn new() -> Self {
+        let (see, seen) = mpsc::unbounded_channel();
+        Self { seen, see, complete: Vec::new(), watches: JoinSet::new() }
+    }
+
+    /// Watches objects; `steps` says what an object shows to have happened.
+    pub fn watch<K>(&mut self, api: Api<K>, mut steps: impl FnMut(&K) -> Vec<Step> + Send + 'static)
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let (complete, is_complete) = oneshot::channel();
+        self.complete.push(is_complete);
+        let see = self.see.clone();
+        self.watches.spawn(async move {
+            let mut complete = Some(complete);
+            let mut events = watcher(api, watcher::Config::default()).boxed();
+            while let Some(event) = events.next().await {
+                let now = Instant::now();
+                match event {
+                    Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                        for step in steps(&object) {
+                            let _ = see.send((step, now));
+                        }
+                    }
+                    Ok(Event::InitDone) => {
+                        if let Some(complete) = complete.take() {
+                            let _ = complete.send(());
+                        }
+                    }
+                    Ok(Event::Init | Event::Delete(_)) => {}
+                    Err(_) => tokio::time::sleep(AGAIN).await,
+                }
+            }
+        });
+    }
+
+    /// Waits until all watches have begun: from then on nothing is missed.
+    pub async fn begun(&mut self) -> Result<()> {
+        for complete in self.complete.drain(..) {
+            let begun = tokio::time::timeout(LIMIT, complete).await;
+            begun.context("a watch does not begin")?.context("a watch has ended")?;
+        }
+        Ok(())
+    }
+
+    /// When each of these was seen first.
+    pub async fn of(&mut self, steps: &[Step]) -> Result<BTreeMap<Step, Instant>> {
+        let mut first = BTreeMap::new();
+        while let Some(missing) = steps.iter().find(|step| !first.contains_key(*step)) {
+            match tokio::time::timeout(LIMIT, self.seen.recv()).await {
+                Ok(Some((step, at))) => {
+                    first.entry(step).or_insert(at);
+                }
+                _ => bail!("not within {LIMIT:?}: {missing}"),
+            }
+        }
+        Ok(first)
+    }
+}

@@ -54,18 +54,21 @@ struct Agent {
     objects: Objects,
     uninstall: Uninstall,
     follower: Follower,
+    /// Of the gateway's Lease, which is renewed all the time.
+    heartbeat: Follower,
 }
 
 impl Agent {
     async fn start(node: Ipv4Addr, name: &str, shutdown: &Shutdown) -> anyhow::Result<Self> {
         let client = client::local().await?;
-        let follower = Follower::new(shutdown);
+        let (follower, heartbeat) = (Follower::new(shutdown), Follower::new(shutdown));
         Ok(Self {
             node,
             machine: Machine::open(Netns::current()?)?,
-            objects: Objects::follow(&client, &follower),
+            objects: Objects::follow(&client, &follower, &heartbeat),
             uninstall: Uninstall::follow(&client, &follower, "agent", name),
             follower,
+            heartbeat,
         })
     }
 
@@ -74,6 +77,7 @@ impl Agent {
         self.uninstall.ready().await?;
         let mut network = self.machine.watch()?;
         loop {
+            let gateway = self.objects.gateway();
             let retry = match self.step().await {
                 Ok(()) => {
                     ready.send_replace(true);
@@ -86,10 +90,17 @@ impl Agent {
             };
             tokio::select! {
                 () = self.follower.changed() => {}
+                () = self.is_not(gateway) => {}
                 () = network.changed() => time::sleep(CALM).await,
                 () = after(retry) => {}
             }
         }
+    }
+
+    /// Waits until the gateway is elsewhere.
+    async fn is_not(&self, gateway: Option<Ipv4Addr>) {
+        let heard = async || self.heartbeat.changed().await;
+        until_other(&gateway, || self.objects.gateway(), heard).await;
     }
 
     async fn step(&self) -> anyhow::Result<()> {
@@ -126,6 +137,13 @@ async fn after(delay: Option<Duration>) {
     }
 }
 
+/// Waits until what `look` finds is not `before` any more; it looks again whenever `heard` returns.
+async fn until_other<T: PartialEq>(before: &T, look: impl Fn() -> T, mut heard: impl AsyncFnMut()) {
+    while look() == *before {
+        heard().await;
+    }
+}
+
 struct Objects {
     nodes: Store<Node>,
     endpoints: Store<TunnelEndpoint>,
@@ -133,13 +151,13 @@ struct Objects {
 }
 
 impl Objects {
-    fn follow(client: &Client, follower: &Follower) -> Self {
+    fn follow(client: &Client, follower: &Follower, heartbeat: &Follower) -> Self {
         let real = watcher::Config::default().labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
         let leases = Api::namespaced(client.clone(), NAMESPACE);
         Self {
             nodes: follower.follow(Api::all(client.clone()), real),
             endpoints: follower.follow(Api::all(client.clone()), watcher::Config::default()),
-            leases: follower.follow_one(leases, GATEWAY_LEASE),
+            leases: heartbeat.follow_one(leases, GATEWAY_LEASE),
         }
     }
 
@@ -172,5 +190,21 @@ impl Objects {
                 IpAddr::V6(_) => None,
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lease_that_is_only_renewed_wakes_nobody() {
+        let renewals = Cell::new(0);
+        let gateway = || if renewals.get() < 5 { "node-1" } else { "node-2" };
+        until_other(&"node-1", gateway, async || renewals.set(renewals.get() + 1)).await;
+        assert_eq!(renewals.get(), 5);
+        until_other(&"node-1", gateway, async || panic!("it is elsewhere already")).await;
     }
 }

@@ -26,7 +26,7 @@ use tombolo_runtime::{client, health, settings::Settings, shutdown::Shutdown};
 use tracing::{debug, info, warn};
 
 use self::machine::Machine;
-use crate::{driver::netns::Netns, uninstall::Uninstall, watching::Follower};
+use crate::{gateway::machine::Place, uninstall::Uninstall, watching::Follower};
 
 const HEALTH_PORT: u16 = 10283;
 
@@ -64,7 +64,7 @@ impl Agent {
         let (follower, heartbeat) = (Follower::new(shutdown), Follower::new(shutdown));
         Ok(Self {
             node,
-            machine: Machine::open(Netns::current()?)?,
+            machine: Machine::open(Place::here()?)?,
             objects: Objects::follow(&client, &follower, &heartbeat),
             uninstall: Uninstall::follow(&client, &follower, "agent", name),
             follower,

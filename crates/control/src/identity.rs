@@ -129,7 +129,13 @@ async fn reconcile(secret: Arc<Secret>, context: Arc<Context>) -> Result<Action,
     let tenant = tenant::ensure(&context.client, &peer).await?;
     let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &tenant);
     let requests = requests.list(&Default::default()).await.map_err(failed("list the requests"))?;
-    account::ensure(&context.client, &tenant, &peer, stage(&requests)).await?;
+    account::ensure(
+        &context.client,
+        &tenant,
+        &peer,
+        stage(&context.settings.cluster_name, &requests),
+    )
+    .await?;
     if record.is_open() {
         let answered = answer(&context, &record, &peer, &tenant).await?;
         return write(&records, &secret, &answered).await;

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use futures::{Stream, StreamExt as _, future, stream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
 use kube::{
     Api, Resource, ResourceExt as _,
@@ -33,12 +34,14 @@ use crate::{
 pub async fn run(context: Arc<Context>, ipam: Ipam) {
     let tenants = watcher::Config::default().labels(&format!("{TENANT_LABEL}=true"));
     let namespaces = Api::<Namespace>::all(context.client.clone());
-    let mut observer = Observer::new();
-    let objects = Objects::follow(&context, &mut observer);
+    let (mut observer, mut heartbeat) = (Observer::new(), Observer::new());
+    let objects = Objects::follow(&context, &mut observer, &mut heartbeat);
+    let moved = moves(objects.leases.clone(), heartbeat.changes());
     let shutdown = context.shutdown.clone();
     let network = Arc::new(Network { context, ipam, objects });
     let ready = async {
         observer.filled().await;
+        heartbeat.filled().await;
         network.release_those_gone(&namespaces).await
     };
     match shutdown.or(ready).await {
@@ -49,7 +52,8 @@ pub async fn run(context: Arc<Context>, ipam: Ipam) {
         }
         Some(Ok(())) => {}
     }
-    let controller = Controller::new(namespaces, tenants).reconcile_all_on(observer.changes());
+    let changes = stream::select(observer.changes(), moved);
+    let controller = Controller::new(namespaces, tenants).reconcile_all_on(changes);
     controller::run("network", controller, reconcile, network, &shutdown).await;
 }
 
@@ -211,7 +215,8 @@ struct Found {
 }
 
 impl Objects {
-    fn follow(context: &Context, observer: &mut Observer) -> Self {
+    /// The Lease has an observer of its own: it is renewed all the time.
+    fn follow(context: &Context, observer: &mut Observer, heartbeat: &mut Observer) -> Self {
         let (client, all) = (&context.client, watcher::Config::default);
         let leases = Api::namespaced(client.clone(), NAMESPACE);
         Self {
@@ -219,7 +224,7 @@ impl Objects {
             requests: observer.watch(Api::all(client.clone()), all()),
             configs: observer.watch(Api::all(client.clone()), all()),
             endpoints: observer.watch(Api::all(client.clone()), all()),
-            leases: observer.watch(leases, named(GATEWAY_LEASE)),
+            leases: heartbeat.watch(leases, named(GATEWAY_LEASE)),
         }
     }
 
@@ -236,9 +241,26 @@ impl Objects {
     }
 
     fn gateway(&self) -> Option<Gateway> {
-        let leases = self.leases.state();
-        leases.iter().find_map(|lease| Gateway::from_annotations(lease.annotations()))
+        gateway(&self.leases)
     }
+}
+
+fn gateway(leases: &Store<Lease>) -> Option<Gateway> {
+    leases.state().iter().find_map(|lease| Gateway::from_annotations(lease.annotations()))
+}
+
+/// Tells when the gateway is reached elsewhere. Its Lease is renewed all the time.
+fn moves(
+    leases: Store<Lease>,
+    renewed: impl Stream<Item = ()> + Send + 'static,
+) -> impl Stream<Item = ()> + Send + 'static {
+    let mut before = None;
+    renewed.filter_map(move |()| {
+        let now = gateway(&leases);
+        let is_new = now != before;
+        before = now;
+        future::ready(is_new.then_some(()))
+    })
 }
 
 impl Found {
@@ -262,4 +284,43 @@ where
 
 fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
     namespace.labels().get(CLUSTER_ID_LABEL)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, channel::mpsc};
+    use kube::runtime::{reflector, watcher::Event};
+    use serde_json::json;
+    use tombolo_api::names;
+
+    use super::*;
+
+    fn lease(endpoint: &str, renewed: u8) -> Lease {
+        let annotations = json!({
+            names::GATEWAY_ENDPOINT_ANNOTATION: endpoint,
+            names::GATEWAY_PORT_ANNOTATION: "51840",
+            names::GATEWAY_PUBLIC_KEY_ANNOTATION: "key",
+        });
+        let lease = json!({
+            "metadata": { "name": GATEWAY_LEASE, "annotations": annotations },
+            "spec": { "renewTime": format!("2026-01-01T00:00:{renewed:02}.000000Z") },
+        });
+        serde_json::from_value(lease).unwrap()
+    }
+
+    #[test]
+    fn a_lease_that_is_only_renewed_is_no_news() {
+        let (store, mut writer) = reflector::store();
+        let (mut renewals, renewed) = mpsc::channel(1);
+        let mut moves = Box::pin(moves(store, renewed));
+        let mut heard = |lease| {
+            writer.apply_watcher_event(&Event::Apply(lease));
+            renewals.try_send(()).unwrap();
+            moves.next().now_or_never().is_some()
+        };
+        assert!(heard(lease("172.30.0.11", 0)), "it is there");
+        assert!(!heard(lease("172.30.0.11", 2)), "it is renewed");
+        assert!(!heard(lease("172.30.0.11", 4)), "it is renewed again");
+        assert!(heard(lease("172.30.0.12", 6)), "it is elsewhere");
+    }
 }

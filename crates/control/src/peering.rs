@@ -75,9 +75,10 @@ async fn reconcile(cluster: Arc<ForeignCluster>, context: Arc<Context>) -> Resul
     let tenant = Tenant::new(&context, namespace);
     let (ours, theirs) = (us.cluster_name.as_str(), peer.cluster_name.as_str());
     let request = tenant.find(&tenant.requests, ours).await?;
-    let their_request = tenant.find(&tenant.requests, theirs).await?;
     let offer = tenant.find(&tenant.offers, theirs).await?;
     let our_offer = tenant.find(&tenant.offers, ours).await?;
+    // Looked for after our offer, which is made after it and so can't seem to be left over.
+    let their_request = tenant.find(&tenant.requests, theirs).await?;
     let map = tenant.find(&tenant.maps, ours).await?;
 
     let before = cluster.status.clone().unwrap_or_default();
@@ -98,6 +99,14 @@ async fn reconcile(cluster: Arc<ForeignCluster>, context: Arc<Context>) -> Resul
         Step::Refuse => tenant.answer(theirs, OfferPhase::Refused).await?,
         Step::Withdraw => tenant.withdraw(request.as_ref()).await?,
         Step::Nothing => {}
+    }
+
+    if let Some(offer) = &our_offer
+        && peering::is_left_over(their_request.as_ref(), offer)
+    {
+        writer::delete_if_same(&tenant.offers, ours, offer.uid().as_deref())
+            .await
+            .map_err(failed("delete the ResourceOffer", namespace, ours))?;
     }
 
     let out = peering::state(&outgoing, theirs);

@@ -109,6 +109,12 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
     State { established, reason, message }
 }
 
+/// Whether our offer has outlived the request that it answers. The garbage collector would take it
+/// away as well, but learns of new kinds only now and then.
+pub fn is_left_over(request: Option<&ResourceRequest>, offer: &ResourceOffer) -> bool {
+    request.is_none() && offer.metadata.deletion_timestamp.is_none()
+}
+
 /// How far a peering is by which pods of the other cluster run in this one.
 pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>) -> State {
     let (established, reason, message) = match (request, offer) {

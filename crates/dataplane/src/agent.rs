@@ -31,7 +31,7 @@ use tombolo_runtime::{
 use tracing::{debug, info, warn};
 
 use self::machine::Machine;
-use crate::{driver::netns::Netns, uninstall::Uninstall};
+use crate::{gateway::machine::Place, uninstall::Uninstall};
 
 const HEALTH_PORT: u16 = 10283;
 
@@ -59,25 +59,30 @@ struct Agent {
     objects: Objects,
     uninstall: Uninstall,
     observer: Observer,
+    /// Of the gateway's Lease, which is renewed all the time.
+    heartbeat: Observer,
 }
 
 impl Agent {
     async fn start(node: Ipv4Addr, name: &str) -> anyhow::Result<Self> {
         let client = client::local().await?;
-        let mut observer = Observer::new();
+        let (mut observer, mut heartbeat) = (Observer::new(), Observer::new());
         Ok(Self {
             node,
-            machine: Machine::open(Netns::current()?)?,
-            objects: Objects::follow(&client, &mut observer),
+            machine: Machine::open(Place::here()?)?,
+            objects: Objects::follow(&client, &mut observer, &mut heartbeat),
             uninstall: Uninstall::follow(&client, &mut observer, "agent", name),
             observer,
+            heartbeat,
         })
     }
 
     async fn work(&self, ready: &watch::Sender<bool>) -> anyhow::Result<()> {
         self.observer.filled().await;
+        self.heartbeat.filled().await;
         let mut network = self.machine.watch()?;
         loop {
+            let gateway = self.objects.gateway();
             let retry = match self.step().await {
                 Ok(()) => {
                     ready.send_replace(true);
@@ -90,10 +95,17 @@ impl Agent {
             };
             tokio::select! {
                 () = self.observer.changed() => {}
+                () = self.is_not(gateway) => {}
                 () = network.changed() => time::sleep(CALM).await,
                 () = after(retry) => {}
             }
         }
+    }
+
+    /// Waits until the gateway is elsewhere.
+    async fn is_not(&self, gateway: Option<Ipv4Addr>) {
+        let heard = async || self.heartbeat.changed().await;
+        until_other(&gateway, || self.objects.gateway(), heard).await;
     }
 
     async fn step(&self) -> anyhow::Result<()> {
@@ -130,6 +142,13 @@ async fn after(delay: Option<Duration>) {
     }
 }
 
+/// Waits until what `look` finds is not `before` any more; it looks again whenever `heard` returns.
+async fn until_other<T: PartialEq>(before: &T, look: impl Fn() -> T, mut heard: impl AsyncFnMut()) {
+    while look() == *before {
+        heard().await;
+    }
+}
+
 struct Objects {
     nodes: Store<Node>,
     endpoints: Store<TunnelEndpoint>,
@@ -137,13 +156,13 @@ struct Objects {
 }
 
 impl Objects {
-    fn follow(client: &Client, observer: &mut Observer) -> Self {
+    fn follow(client: &Client, observer: &mut Observer, heartbeat: &mut Observer) -> Self {
         let real = watcher::Config::default().labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
         let leases = Api::namespaced(client.clone(), NAMESPACE);
         Self {
             nodes: observer.watch(Api::all(client.clone()), real),
             endpoints: observer.watch(Api::all(client.clone()), watcher::Config::default()),
-            leases: observer.watch(leases, named(GATEWAY_LEASE)),
+            leases: heartbeat.watch(leases, named(GATEWAY_LEASE)),
         }
     }
 
@@ -170,5 +189,21 @@ impl Objects {
                 IpAddr::V6(_) => None,
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lease_that_is_only_renewed_wakes_nobody() {
+        let renewals = Cell::new(0);
+        let gateway = || if renewals.get() < 5 { "node-1" } else { "node-2" };
+        until_other(&"node-1", gateway, async || renewals.set(renewals.get() + 1)).await;
+        assert_eq!(renewals.get(), 5);
+        until_other(&"node-1", gateway, async || panic!("it is elsewhere already")).await;
     }
 }

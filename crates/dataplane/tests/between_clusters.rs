@@ -302,6 +302,26 @@ async fn what_is_right_is_left_alone_and_what_is_taken_away_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_killed_leaves_nothing_once_another_node_has_it() {
+    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
+    let has_link = |a: &common::Cluster| picture(&a.nodes[0].name).contains("liqo.host");
+    a.gateway_node = Some(a.nodes[1].address);
+    a.apply_to_nodes().await;
+    assert!(has_link(&a) && a.path.exists(), "its process is there, and may have just begun");
+
+    drop(a.gateway.take());
+    sleep(Duration::from_millis(200)).await;
+    a.gateway_node = None;
+    a.apply_to_nodes().await;
+    assert!(has_link(&a) && a.path.exists(), "it may come back");
+
+    a.gateway_node = Some(a.nodes[1].address);
+    a.apply_to_nodes().await;
+    assert!(!has_link(&a) && !a.path.exists());
+    assert_eq!(a.apply_to_nodes().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_stays_behind() {
     let mut world = common::World::new();
     let mut a = world.cluster('a', 1, OVERLAPPING.a_pods.parse().unwrap());

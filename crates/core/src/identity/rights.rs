@@ -13,17 +13,27 @@ use tombolo_api::{
 pub enum Stage {
     /// It has an identity, and no more.
     Known,
-    /// A peering was accepted, in either direction.
+    /// This cluster has asked for a peering, or accepted one.
     Peered,
 }
 
-/// The stage, from the requests in the tenant namespace: the peer's, and our own to the peer. A
-/// request that is being deleted counts until it is gone, for there is still much to take down.
-pub fn stage<'a>(requests: impl IntoIterator<Item = &'a ResourceRequest>) -> Stage {
-    let accepted = |request: &ResourceRequest| {
-        request.status.as_ref().is_some_and(|status| status.state == RequestState::Accepted)
+/// The stage, from the requests in the tenant namespace: the peer's, which has to be accepted, and
+/// our own, by which we agree to get an offer and a network. Which is which its name says: the peer
+/// can write none that is called after us. A request that is being deleted counts until it is gone,
+/// for there is still much to take down.
+pub fn stage<'a>(
+    us: &ClusterName,
+    requests: impl IntoIterator<Item = &'a ResourceRequest>,
+) -> Stage {
+    let agreed = |request: &ResourceRequest| {
+        let state = request.status.as_ref().map(|status| status.state).unwrap_or_default();
+        match state {
+            RequestState::Accepted => true,
+            RequestState::Pending => request.metadata.name.as_deref() == Some(us.as_str()),
+            RequestState::Refused => false,
+        }
     };
-    if requests.into_iter().any(accepted) { Stage::Peered } else { Stage::Known }
+    if requests.into_iter().any(agreed) { Stage::Peered } else { Stage::Known }
 }
 
 /// What the identity may do, in its tenant namespace and nowhere else. Whatever it writes is
@@ -88,11 +98,15 @@ mod tests {
     }
 
     #[test]
-    fn one_accepted_request_makes_a_peering() {
+    fn a_request_of_ours_or_an_accepted_one_makes_a_peering() {
         let (pending, accepted) = (request(RequestState::Pending), request(RequestState::Accepted));
-        assert_eq!(stage([]), Stage::Known);
-        assert_eq!(stage([&pending, &request(RequestState::Refused)]), Stage::Known);
-        assert_eq!(stage([&pending, &accepted]), Stage::Peered);
+        let (refused, us) = (request(RequestState::Refused), "milan".parse().unwrap());
+        assert_eq!(stage(&us, []), Stage::Known);
+        assert_eq!(stage(&us, [&pending, &refused]), Stage::Known);
+        assert_eq!(stage(&us, [&pending, &accepted]), Stage::Peered);
+        let ours = "rome".parse().unwrap();
+        assert_eq!(stage(&ours, [&pending]), Stage::Peered);
+        assert_eq!(stage(&ours, [&refused]), Stage::Known);
     }
 
     #[test]

@@ -87,9 +87,9 @@ pub fn owned() -> Owned {
     }
 }
 
-/// What has to go when the product goes: also what a gateway left behind that was killed.
-pub fn removable() -> Owned {
-    Owned { links: [OVERLAY.into(), HOST.into()].into(), ..owned() }
+/// Whether what a gateway made on this node has to go: another node has the gateway by now.
+pub fn is_former_gateway(inputs: &Inputs) -> bool {
+    inputs.gateway.is_some_and(|gateway| gateway != inputs.node)
 }
 
 fn is_gateway(inputs: &Inputs) -> bool {
@@ -264,6 +264,13 @@ mod tests {
     #[test]
     fn on_another_node() {
         insta::assert_snapshot!(plan(&inputs(12)));
+    }
+
+    #[test]
+    fn a_gateway_leaves_a_node_for_another_one() {
+        assert!(!is_former_gateway(&inputs(11)));
+        assert!(is_former_gateway(&inputs(12)));
+        assert!(!is_former_gateway(&Inputs { gateway: None, ..inputs(12) }), "it may come back");
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct Found {
     pub index: u32,
     /// Index of the interface on the other end, if it has one.
     pub peer: Option<u32>,
+    /// Whether somebody takes what is sent there.
+    pub carrier: bool,
     pub(super) mtu: u32,
     up: bool,
     mac: Option<Mac>,
@@ -159,6 +161,7 @@ fn found(message: LinkMessage) -> Option<(String, Found)> {
     let mut found = Found {
         index: message.header.index,
         peer: None,
+        carrier: false,
         mtu: 0,
         up: message.header.flags.contains(LinkFlags::Up),
         mac: None,
@@ -168,6 +171,7 @@ fn found(message: LinkMessage) -> Option<(String, Found)> {
         match attribute {
             LinkAttribute::IfName(it) => name = Some(it),
             LinkAttribute::Mtu(mtu) => found.mtu = mtu,
+            LinkAttribute::Carrier(carrier) => found.carrier = carrier != 0,
             LinkAttribute::Link(peer) => found.peer = Some(peer),
             LinkAttribute::Address(bytes) => found.mac = bytes.try_into().ok().map(Mac),
             LinkAttribute::LinkInfo(infos) => {

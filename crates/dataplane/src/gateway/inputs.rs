@@ -1,11 +1,13 @@
 //! What a gateway's plan depends on, from the objects that say so.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use kube::ResourceExt as _;
 use tombolo_api::{
     ClusterId,
     names::GATEWAY_PORT,
@@ -28,10 +30,32 @@ pub enum NotYet {
     /// The other side's port can't be read.
     #[error("spec.backend_config has a port that is no number from 1 to 65535")]
     Port,
+    /// Another cluster had the key first, and keeps its tunnel.
+    #[error("another cluster has the WireGuard public key of spec.backend_config already")]
+    KeyTaken,
+}
+
+/// The peers that TunnelEndpoints are about, the oldest first. A key is the one's who had it first.
+pub fn peers(
+    mut endpoints: Vec<Arc<TunnelEndpoint>>,
+    mappings: &[Arc<NatMapping>],
+) -> Vec<(Arc<TunnelEndpoint>, Result<Peer, NotYet>)> {
+    endpoints.retain(|endpoint| endpoint.metadata.deletion_timestamp.is_none());
+    endpoints.sort_by_cached_key(|endpoint| {
+        (endpoint.creation_timestamp(), endpoint.namespace(), endpoint.name_any())
+    });
+    let mut taken = BTreeSet::new();
+    let with_peer = |endpoint: Arc<TunnelEndpoint>| {
+        let peer = peer(&endpoint, mappings.iter().map(Arc::as_ref)).and_then(|peer| {
+            if taken.insert(peer.public_key) { Ok(peer) } else { Err(NotYet::KeyTaken) }
+        });
+        (endpoint, peer)
+    };
+    endpoints.into_iter().map(with_peer).collect()
 }
 
 /// The peer that a TunnelEndpoint is about, with the mappings for it.
-pub fn peer<'a>(
+fn peer<'a>(
     endpoint: &TunnelEndpoint,
     mappings: impl IntoIterator<Item = &'a NatMapping>,
 ) -> Result<Peer, NotYet> {
@@ -105,6 +129,27 @@ mod tests {
         assert_eq!(peer.public_key, PublicKey([7; 32]));
         let (name, own) = peer.mappings.into_iter().next().unwrap();
         assert_eq!((name.to_string(), own.to_string()), ("10.71.0.9".into(), "203.0.113.7".into()));
+    }
+
+    #[test]
+    fn a_key_is_the_ones_who_had_it_first() {
+        let key = |byte| json!({ "publicKey": BASE64_STANDARD.encode([byte; 32]) });
+        let made = |cluster: &str, day: u8, config| {
+            let mut made = endpoint(&config);
+            made.metadata.name = Some(cluster.into());
+            let time = format!("2026-01-{day:02}T00:00:00Z");
+            made.metadata.creation_timestamp = serde_json::from_value(json!(time)).unwrap();
+            made.spec.cluster_id = cluster.parse().unwrap();
+            Arc::new(made)
+        };
+        let endpoints =
+            vec![made("a-thief", 2, key(7)), made("milan", 1, key(7)), made("turin", 3, key(8))];
+        let found: Vec<_> = peers(endpoints, &[])
+            .into_iter()
+            .map(|(endpoint, peer)| (endpoint.name_any(), peer.err()))
+            .collect();
+        let expected = [("milan", None), ("a-thief", Some(NotYet::KeyTaken)), ("turin", None)];
+        assert_eq!(found, expected.map(|(name, error)| (name.to_owned(), error)));
     }
 
     #[test]

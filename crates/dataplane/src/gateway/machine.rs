@@ -54,8 +54,9 @@ impl Machine {
     pub async fn start(place: &Place, key: &PrivateKey, port: u16) -> Result<Self> {
         let host = Network::open(place.host.clone())?;
         let inside = Network::open(Netns::open_or_create(&place.path)?)?;
-        host.join(HOST, &inside, GATEWAY).await?;
+        // The tunnels come first: without them it would be taken for one that was left.
         let tunnels = UserSpace::open(host.netns(), inside.netns(), TUNNEL, key, port).await?;
+        host.join(HOST, &inside, GATEWAY).await?;
         let prober = Prober::start(inside.netns())?;
         Ok(Self { host, inside, tunnels, prober })
     }
@@ -106,6 +107,15 @@ impl<T: Tunnels> Machine<T> {
     pub async fn broken(&mut self) {
         self.tunnels.broken().await;
     }
+}
+
+/// Whether there is a gateway without a process.
+pub async fn is_left(place: &Place) -> Result<bool> {
+    let Some(inside) = Netns::open(&place.path)? else {
+        return Ok(Network::open(place.host.clone())?.links().await?.contains_key(HOST));
+    };
+    let links = Network::open(inside)?.links().await?;
+    Ok(links.contains_key(GATEWAY) && !links.get(TUNNEL).is_some_and(|found| found.carrier))
 }
 
 /// Removes a gateway from a node: the way to it, and its network namespace.

@@ -133,15 +133,7 @@ impl Session {
     }
 
     fn found(&self) -> Vec<(Arc<TunnelEndpoint>, Result<Peer, NotYet>)> {
-        let mappings = self.mappings.state();
-        let mut endpoints = self.endpoints.state();
-        endpoints.retain(|endpoint| endpoint.metadata.deletion_timestamp.is_none());
-        endpoints.sort_by_key(|endpoint| (endpoint.namespace(), endpoint.name_any()));
-        let with_peer = |endpoint: Arc<TunnelEndpoint>| {
-            let peer = inputs::peer(&endpoint, mappings.iter().map(Arc::as_ref));
-            (endpoint, peer)
-        };
-        endpoints.into_iter().map(with_peer).collect()
+        inputs::peers(self.endpoints.state(), &self.mappings.state())
     }
 
     fn connection(&self, endpoint: &TunnelEndpoint, peer: Result<&Peer, &NotYet>) -> Connection {

@@ -90,7 +90,7 @@ impl World {
             gateway_node: Some(nodes[0].address),
             nodes,
             gateway: None,
-            path: Path::new("/run/netns").join(format!("{}-{letter}-gw", self.prefix)),
+            path: self.gateway_path(&format!("{letter}1")),
             key: PrivateKey::generate().unwrap(),
             peers: BTreeMap::new(),
         }
@@ -142,8 +142,13 @@ impl World {
                  ip saddr {pods} ip daddr != {cluster_pods} masquerade; }}; }}"
             ),
         );
-        let agent = Agent::open(host.clone()).unwrap();
+        let path = self.gateway_path(&format!("{letter}{}", address.octets()[3]));
+        let agent = Agent::open(Place { host: host.clone(), path }).unwrap();
         Node { pod: open(&pod_name), name, address, pods, host, pod_address, agent }
+    }
+
+    fn gateway_path(&self, node: &str) -> PathBuf {
+        Path::new("/run/netns").join(format!("{}-{node}-gw", self.prefix))
     }
 
     fn namespace(&mut self, name: &str) -> String {
@@ -163,9 +168,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for letter in ['a', 'b'] {
-            let gateway = format!("/run/netns/{}-{letter}-gw", self.prefix);
-            let _ = Netns::remove(Path::new(&gateway));
+        for node in ["a1", "b1"] {
+            let _ = Netns::remove(&self.gateway_path(node));
         }
         for name in &self.namespaces {
             let _ = Command::new("ip").args(["netns", "delete", name]).status();
@@ -187,7 +191,13 @@ impl Cluster {
     /// Makes everything what it should be; says how much had to be changed.
     pub async fn apply(&mut self) -> usize {
         let inputs = gateway::Inputs { mtu: MTU, peers: self.peers.clone() };
-        let mut changed = self.gateway.as_mut().unwrap().apply(&inputs).await.unwrap();
+        let changed = self.gateway.as_mut().unwrap().apply(&inputs).await.unwrap();
+        changed + self.apply_to_nodes().await
+    }
+
+    /// The same, without the gateway.
+    pub async fn apply_to_nodes(&self) -> usize {
+        let mut changed = 0;
         let nodes: Vec<_> = self
             .nodes
             .iter()

@@ -68,10 +68,34 @@ async fn reporters(client: &Client) -> Result<BTreeSet<String>> {
     let selected = "app.kubernetes.io/name in (liqo-agent, liqo-gateway)";
     let found = pods.list(&ListParams::default().labels(selected)).await;
     let found = found.context("list the pods of agents and gateways")?;
-    let key = |pod: &Pod| {
-        let component = pod.labels().get("app.kubernetes.io/name")?.strip_prefix("liqo-")?;
-        let node = pod.spec.as_ref()?.node_name.as_ref()?;
-        Some(format!("{component}.{node}"))
-    };
-    Ok(found.iter().filter_map(key).collect())
+    Ok(found.iter().filter_map(reporter).collect())
+}
+
+/// What a pod reports as, if it runs: one that was evicted or has failed never does.
+fn reporter(pod: &Pod) -> Option<String> {
+    let component = pod.labels().get("app.kubernetes.io/name")?.strip_prefix("liqo-")?;
+    let node = pod.spec.as_ref()?.node_name.as_ref()?;
+    let runs = pod.status.as_ref()?.phase.as_ref()? == "Running";
+    runs.then(|| format!("{component}.{node}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_pod_that_runs_reports() {
+        let pod = |phase: &str| {
+            let labels = json!({ "app.kubernetes.io/name": "liqo-gateway" });
+            let pod = json!({
+                "metadata": { "name": "gateway", "labels": labels },
+                "spec": { "nodeName": "rome-1", "containers": [] },
+                "status": { "phase": phase },
+            });
+            serde_json::from_value::<Pod>(pod).unwrap()
+        };
+        assert_eq!(reporter(&pod("Running")).as_deref(), Some("gateway.rome-1"));
+        assert_eq!(reporter(&pod("Failed")), None);
+        assert_eq!(reporter(&pod("Succeeded")), None);
+    }
 }

@@ -5,26 +5,13 @@ mod common;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use common::{
-    Names, OVERLAPPING,
-    api::{self, ApiServer},
-    picture,
-    traffic::{self, Open},
-    two_clusters,
-};
-use serde_json::{Value, json};
+use common::{Names, OVERLAPPING, picture, traffic, two_clusters};
 use tokio::{
-    sync::watch,
     task::spawn_blocking,
     time::{sleep, timeout},
 };
-use tombolo_api::{
-    names::GATEWAY_NODE_IP_ANNOTATION,
-    net::ConnectionStatus::{Connected, Connecting},
-};
+use tombolo_api::net::ConnectionStatus::{Connected, Connecting};
 use tombolo_core::plan::gateway::Inputs;
-use tombolo_dataplane::gateway::Gateway;
-use tombolo_runtime::shutdown::Shutdown;
 
 const SOON: Duration = Duration::from_secs(10);
 const PORT: u16 = 8080;
@@ -173,34 +160,6 @@ async fn a_gateway_that_was_killed_is_back_soon() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_go_on_when_a_gateway_that_was_killed_comes_back() {
-    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
-    timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
-    traffic::serve(&b.nodes[1].pod, PORT);
-    let there = Ipv4Addr::new(10, 62, 2, 5);
-    let pod = Open::connect(&a.nodes[1].pod, there, PORT);
-    // Both nodes are known as the cluster, so the gateway has to give one another port.
-    let first = Open::connect_from(&a.nodes[0].host, 40000, there, PORT);
-    let second = Open::connect_from(&a.nodes[1].host, 40000, there, PORT);
-    drop(a.gateway.take());
-    timeout(SOON, b.wait_for(Connecting)).await.expect("the loss is noticed");
-
-    let shutdown = Shutdown::new();
-    let api = ApiServer::of(&a);
-    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
-    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
-    let connected = |it: &Value| it["status"]["connection"]["status"] == "connected";
-    let shown = api.until("tunnelendpoints", "b", connected);
-    timeout(SOON, shown).await.expect("the tunnel works again");
-    for (who, mut open) in [("the second node", second), ("the first node", first), ("a pod", pod)]
-    {
-        open.say_something().unwrap_or_else(|error| panic!("{who}: {error}"));
-    }
-    shutdown.ask();
-    gateway.await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_opened_while_there_is_no_gateway_works_once_it_is_back() {
     let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
     timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
@@ -239,44 +198,6 @@ async fn no_packet_goes_in_circles() {
     drop(a.gateway.take());
     traffic::ping(&pod, there, 100).unwrap_err();
     assert!(passed(&a) < before + 20, "one packet passed {} times", passed(&a) - before);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_fails_gives_the_lease_back() {
-    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
-    drop(a.gateway.take());
-    let shutdown = Shutdown::new();
-    let api = ApiServer::of(&a);
-    api.put("secrets", "liqo-gateway-key", json!({ "data": { "privateKey": "" } }));
-    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
-    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
-    let taken_again = |it: &Value| it["spec"]["leaseTransitions"].as_u64() >= Some(2);
-    let taken_again = api.until("leases", "liqo-gateway", taken_again);
-    timeout(SOON, taken_again).await.expect("others may have it in between");
-    shutdown.ask();
-    gateway.await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_whose_name_is_unknown_works() {
-    let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
-    drop(a.gateway.take());
-    let shutdown = Shutdown::new();
-    let api = ApiServer::of(&a);
-    let network = json!({ "endpoint": "gateway.invalid" });
-    api.put("clusterconfigs", "cluster", json!({ "spec": { "network": network } }));
-    let gateway = Gateway::new(api.client(), a.place(), api::settings(&a), &shutdown);
-    let gateway = tokio::spawn(async move { gateway.work(&watch::Sender::default()).await });
-    let connected = |it: &Value| it["status"]["connection"]["status"] == "connected";
-    let shown = api.until("tunnelendpoints", "b", connected);
-    timeout(SOON, shown).await.expect("the tunnel works");
-    let found = |it: &Value| it["metadata"]["annotations"][GATEWAY_NODE_IP_ANNOTATION].is_string();
-    let found = api.until("leases", "liqo-gateway", found);
-    timeout(SOON, found).await.expect("nodes know where it is");
-    traffic::serve(&b.nodes[1].pod, PORT);
-    traffic::tcp(&a.nodes[1].pod, Ipv4Addr::new(10, 62, 2, 5), PORT, 1).unwrap();
-    shutdown.ask();
-    gateway.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

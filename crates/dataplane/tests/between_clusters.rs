@@ -5,7 +5,11 @@ mod common;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use common::{Names, OVERLAPPING, picture, traffic, two_clusters};
+use common::{
+    Names, OVERLAPPING, picture,
+    traffic::{self, Open},
+    two_clusters,
+};
 use tokio::{
     task::spawn_blocking,
     time::{sleep, timeout},

@@ -31,7 +31,7 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     rome.says("milan", "TunnelEndpoint", "WaitingForGateway").await;
     rome.gateway("192.0.2.1").await;
     milan.gateway("192.0.2.2").await;
-    rome.says("milan", "TunnelEndpoint", "WaitingForPeer").await;
+    rome.says("milan", "TunnelEndpoint", "WaitingForAcceptance").await;
 
     // The copy of the request is made by rome's replicator; milan accepts.
     milan.until_in::<ResourceRequest>("liqo-tenant-rome", "rome", |_| true).await;

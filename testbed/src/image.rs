@@ -30,13 +30,18 @@ enum Entry {
 }
 
 impl Image {
-    /// An image with the few directories and files every program expects. `name` has a tag.
-    pub fn new(name: &str, entrypoint: &[&str]) -> Self {
-        let mut image = Self {
+    /// An image with nothing in it. `name` has a tag.
+    pub fn empty(name: &str, entrypoint: &[&str]) -> Self {
+        Self {
             name: name.to_owned(),
             entrypoint: entrypoint.iter().map(|&word| word.to_owned()).collect(),
             entries: BTreeMap::new(),
-        };
+        }
+    }
+
+    /// An image with the few directories and files that most programs expect.
+    pub fn new(name: &str, entrypoint: &[&str]) -> Self {
+        let mut image = Self::empty(name, entrypoint);
         for dir in ["dev", "etc", "proc", "sys"] {
             image.add(dir, Entry::Dir { mode: 0o755 });
         }

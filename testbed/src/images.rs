@@ -40,9 +40,9 @@ pub fn toolbox() -> Result<Image> {
     Ok(image.link("/bin/sh", "/usr/bin/bash"))
 }
 
-/// The product: one static program.
+/// The product: one static program and nothing else, as the Dockerfile makes it.
 pub fn tombolo(program: &Path) -> Image {
-    Image::new("localhost/tombolo:dev", &["/tombolo"]).file("/tombolo", program)
+    Image::empty("localhost/tombolo:dev", &["/tombolo"]).file("/tombolo", program)
 }
 
 /// What every pod's first container runs, and also the first process of every node.

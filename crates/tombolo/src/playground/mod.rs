@@ -11,10 +11,12 @@ use tombolo_testbed::{Cluster, Progress, Testbed};
 
 use crate::bars;
 
+const DEFAULT_NAME: &str = "playground";
+
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Which playground, for those who want several
-    #[arg(long, global = true, default_value = "playground")]
+    #[arg(long, global = true, default_value = DEFAULT_NAME)]
     name: String,
     #[command(subcommand)]
     command: Command,

@@ -55,7 +55,7 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<()> {
     let (testbed, demo) = shown?;
     status::print(&runtime, &testbed)?;
     if demo.is_ok() {
-        print_what_next(&testbed, arguments);
+        print_what_next(name, &testbed, arguments);
     }
     demo.context("the clusters run, but what they should show does not")
 }
@@ -107,10 +107,14 @@ fn same_shape(testbed: &Testbed, wanted: &Arguments) -> Result<()> {
     )
 }
 
-fn print_what_next(testbed: &Testbed, arguments: &Arguments) {
+fn print_what_next(name: &str, testbed: &Testbed, arguments: &Arguments) {
     let first = testbed.clusters().first().map_or("rome", Cluster::name);
     let program = std::env::args().next().unwrap_or_else(|| "tombolo".into());
-    let in_first = format!("{program} playground shell {first}");
+    let playground = match name {
+        super::DEFAULT_NAME => format!("{program} playground"),
+        _ => format!("{program} playground --name {name}"),
+    };
+    let in_first = format!("{playground} shell {first}");
     if !arguments.bare {
         println!(
             "
@@ -125,9 +129,9 @@ Deployment web in namespace shop runs in all clusters, and {first} has a node fo
     println!(
         "
   {in_first}       a shell with kubectl set up
-  {program} playground kubeconfig {first}  the path of a kubeconfig
-  {program} playground logs             the logs of every component of Kubernetes
-  sudo {program} playground down        remove it all
+  {playground} kubeconfig {first}  the path of a kubeconfig
+  {playground} logs             the logs of every component of Kubernetes
+  sudo {playground} down        remove it all
 "
     );
 }

@@ -24,10 +24,12 @@ mod as_a_user {
                 cluster.kubectl(&["get", "pods", "-l", "app=client", "-o", "name"]).await.unwrap();
             assert_eq!(pods.lines().count(), 2);
             for pod in pods.lines() {
+                // Each kube-proxy learns of new endpoints in its own time.
                 let url = "http://web.default.svc.cluster.local:8080/";
-                let command = ["curl", "-s", "--max-time", "10", url];
-                let answer = cluster.exec("default", pod, &command).await.unwrap();
-                assert!(answer.starts_with("web-"), "{answer:?}");
+                let command = ["curl", "-s", "--max-time", "2", url];
+                let ask = async || cluster.exec("default", pod, &command).await;
+                let answer = eventually(&format!("{pod} → {url}"), ask, Result::is_ok).await;
+                assert!(answer.as_ref().unwrap().starts_with("web-"), "{answer:?}");
             }
         }
     }

@@ -69,6 +69,7 @@ async fn one_whose_name_is_unknown_works(server: &Side) {
     let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
     drop(a.gateway.take());
     knows(server, &a).await;
+    server.delete_in::<Lease>(NAMESPACE, "liqo-gateway").await;
     let network = json!({ "endpoint": "gateway.invalid" });
     server.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
     let gateway = Running::start(server, &a);

@@ -8,16 +8,22 @@ use std::collections::BTreeSet;
 use common::load::clients;
 use common::look::Look;
 use common::{SOON, condition, get, list, name, refused, tombolo, within};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
 
+const URL: &str = "http://web.shop.svc/cgi-bin/hello";
 const SHOP: &str = include_str!("../src/playground/shop.yaml");
-const NO_DISCOVERY: &str = "
-apiVersion: config.liqo.io/v1alpha1
-kind: ClusterConfig
-metadata: {name: cluster}
-spec: {discovery: {enabled: false, advertise: false}}
-";
+
+/// Nobody is found by itself.
+fn config(sharing: &Value) -> String {
+    let config = json!({
+        "apiVersion": "config.liqo.io/v1alpha1",
+        "kind": "ClusterConfig",
+        "metadata": {"name": "cluster"},
+        "spec": {"discovery": {"enabled": false, "advertise": false}, "sharing": sharing},
+    });
+    config.to_string()
+}
 
 /// Where other clusters reach the auth service.
 async fn auth_url(cluster: &Cluster) -> String {
@@ -53,7 +59,7 @@ async fn from_an_auth_url_to_an_application_and_back() {
 
     common::install(&bed, &[]).await;
     for cluster in bed.clusters() {
-        cluster.apply(NO_DISCOVERY).await.unwrap();
+        cluster.apply(&config(&json!({}))).await.unwrap();
         cluster.kubectl(&["delete", "foreignclusters", "--all"]).await.unwrap();
     }
     let url = auth_url(milan).await;
@@ -98,7 +104,8 @@ async fn from_an_auth_url_to_an_application_and_back() {
     assert_eq!(there["status"]["podIP"], twin["status"]["podIP"]);
     for side in [rome, milan] {
         for client in clients(side).await {
-            let hellos = client.ask_often("http://web.shop.svc/cgi-bin/hello", 60).await;
+            client.hears_from(URL, &everybody).await;
+            let hellos = client.ask_often(URL, 60).await;
             let who: BTreeSet<String> = hellos.iter().map(|hello| hello.pod.clone()).collect();
             assert_eq!(who, everybody, "asked from {}", client.node);
             let seen = hellos.iter().all(|hello| hello.client == client.address);
@@ -137,7 +144,7 @@ async fn id(cluster: &Cluster) -> String {
 
 /// The Secret that says which token to show to the cluster with this id.
 fn token_for(id: &str, token: &str) -> String {
-    let secret: Value = serde_json::json!({
+    let secret: Value = json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
@@ -151,7 +158,7 @@ fn token_for(id: &str, token: &str) -> String {
 }
 
 fn foreign_cluster(url: &str) -> String {
-    let cluster: Value = serde_json::json!({
+    let cluster: Value = json!({
         "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster",
         "metadata": {"name": "by-hand"},
@@ -160,7 +167,8 @@ fn foreign_cluster(url: &str) -> String {
     cluster.to_string()
 }
 
-/// Milan is gone as soon as rome wants to peer with it, and back when rome wants no more.
+/// Milan is gone before it has heard that rome wants to peer with it, or after, and back when rome
+/// wants no more.
 async fn vanishes_in_the_middle(bed: &Testbed) {
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
     let server = format!("https://{}:6443", milan.node(1).address());
@@ -179,6 +187,22 @@ async fn vanishes_in_the_middle(bed: &Testbed) {
     // Nothing has come to milan, so nothing has to be fetched from there.
     tombolo(rome, &["unpeer", "by-hand"]).await;
     cut.undo().unwrap();
+    nothing_stays(bed).await;
+
+    milan.apply(&config(&json!({"autoAccept": false}))).await.unwrap();
+    let said = refused(rome, &["peer", "by-hand", "--timeout", "5"]).await;
+    assert!(said.contains("waits to be accepted"), "{said}");
+    let cut = bed.between(rome, milan).cut().unwrap();
+    let said = refused(rome, &["unpeer", "by-hand", "--timeout", "10"]).await;
+    assert!(said.contains(&server) && said.contains("goes on by itself"), "{said}");
+    cut.undo().unwrap();
+    nothing_stays(bed).await;
+    milan.apply(&config(&json!({}))).await.unwrap();
+}
+
+/// Neither cluster has anything of a peering.
+async fn nothing_stays(bed: &Testbed) {
+    let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
     for side in [rome, milan] {
         let left = async || {
             let kinds =

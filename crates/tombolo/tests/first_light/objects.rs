@@ -1,6 +1,7 @@
 //! Step 5: what a pod that runs elsewhere looks like from home, and what it has there.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -39,6 +40,8 @@ async fn logs_exec_and_port_forward_reach_a_pod_in_milan() {
     let said = String::from_utf8(curl.await.unwrap().stdout).unwrap();
     assert!(said.starts_with(&pod), "{said}");
 }
+
+const KUBELETS_PERIOD: Duration = Duration::from_secs(150);
 
 const MOUNTS: &str = "
 apiVersion: v1
@@ -99,6 +102,13 @@ async fn config_maps_and_secrets_are_there_and_follow_changes() {
     let there =
         async || get(milan, &["configmap", "-n", "shop", "menu"]).await["data"]["dish"].clone();
     within(SOON, "the ConfigMap follows", there, |dish| dish == "amatriciana").await;
+    let change = r#"{"stringData":{"ingredient":"pecorino"}}"#;
+    rome.kubectl(&["patch", "secret", "-n", "shop", "recipe", "-p", change]).await.unwrap();
+    // As in one cluster, a kubelet looks at what is mounted once a minute.
+    let files = async || (read("/menu/dish").await, read("/recipe/ingredient").await);
+    let followed =
+        |(dish, ingredient): &(String, String)| dish == "amatriciana" && ingredient == "pecorino";
+    within(KUBELETS_PERIOD, "what is mounted follows", files, followed).await;
     rome.kubectl(&["delete", "configmap/menu", "secret/recipe", "pod/cook", "-n", "shop"])
         .await
         .unwrap();
@@ -166,3 +176,36 @@ spec:
       image: localhost/toolbox:1
       command: [sleep, '1']
 ";
+
+const CORNER: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: corner, labels: {liqo.io/enabled: 'true'}}
+";
+const CORNER_POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: cook, namespace: corner}
+spec:
+  nodeSelector: {liqo.io/type: virtual-node}
+  terminationGracePeriodSeconds: 0
+  containers: [{name: cook, image: 'localhost/toolbox:1', command: [sleep, infinity]}]
+";
+
+#[tokio::test]
+async fn a_label_is_enough_and_the_twin_is_called_after_both() {
+    let story = story().await;
+    let (rome, milan) = (story.rome(), story.milan());
+    rome.apply(CORNER).await.unwrap();
+    let there = async || milan.kubectl(&["get", "namespace", "corner-rome"]).await;
+    within(SOON, "milan has corner-rome", there, Result::is_ok).await;
+    let made = async || rome.apply(CORNER_POD).await;
+    within(SOON, "a pod can be made", made, Result::is_ok).await;
+    let ready = ["wait", "-n", "corner", "pod/cook", "--for=condition=Ready", "--timeout=60s"];
+    rome.kubectl(&ready).await.unwrap();
+    let twin = get(milan, &["pod", "-n", "corner-rome", "cook"]).await;
+    assert!(twin["spec"]["nodeName"].as_str().unwrap().starts_with("milan-"), "{twin:#}");
+    rome.kubectl(&["delete", "namespace", "corner"]).await.unwrap();
+    let there = async || milan.kubectl(&["get", "namespace", "corner-rome"]).await;
+    within(SOON, "it goes in milan too", there, Result::is_err).await;
+}

@@ -304,7 +304,7 @@ async fn end(peer: &Peer, pod: &RawPod, grace: Option<u32>) {
     }
 }
 
-/// Removes a node whose cluster nobody can speak to any more: after a while, with its pods.
+/// Removes a node whose cluster nobody can speak to any more, with its pods.
 async fn abandon(
     shared: &Shared,
     node: &str,

@@ -124,6 +124,12 @@ async fn the_certificates_of_a_cluster_stay_its_own() {
     let of = async |cluster| get(cluster, &["configmap", "-n", "shop", "kube-root-ca.crt"]).await;
     let (rome, milan) = (of(story.rome()).await, of(story.milan()).await);
     assert_ne!(rome["data"]["ca.crt"], milan["data"]["ca.crt"]);
+    // Whoever tried to reflect it would find milan's own in the way, and say so.
+    let events = list(story.rome(), &["events", "-n", "shop"]).await;
+    let tried = |event: &&Value| {
+        event["reason"] == "NotReflected" && event["involvedObject"]["name"] == "kube-root-ca.crt"
+    };
+    assert_eq!(events.iter().find(tried), None);
 }
 
 #[tokio::test]

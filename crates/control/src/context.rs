@@ -1,13 +1,17 @@
 //! What every controller needs.
 
 use kube::Client;
-use tombolo_runtime::{events::Events, remote::Remotes, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{
+    events::Events, observe::Watches, remote::Remotes, settings::Settings, shutdown::Shutdown,
+};
 
 /// Shared by all controllers of this process.
 #[derive(Clone)]
 pub struct Context {
     /// This cluster.
     pub client: Client,
+    /// What is in it.
+    pub watches: Watches,
     /// Which cluster this is.
     pub settings: Settings,
     /// The other ones.
@@ -22,6 +26,7 @@ impl Context {
     /// Of the cluster that `client` is for, until the end is asked for.
     pub fn new(client: Client, settings: Settings, shutdown: Shutdown) -> Self {
         Self {
+            watches: Watches::new(client.clone()),
             remotes: Remotes::new(client.clone()),
             events: Events::new(client.clone(), MANAGER),
             client,

@@ -39,7 +39,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let leading = lease::lead(client, NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
     let context = Arc::new(Context { shutdown: leading.clone(), ..context });
-    let ipam = Ipam::start(context.client.clone(), &context.settings, &leading).await?;
+    let ipam = Ipam::start(&context).await?;
     start(&mut tasks, &context, ipam);
     tokio::select! {
         () = leading.asked() => {}

@@ -1,22 +1,20 @@
 //! Watches over other clusters' API servers: asks each one every second, as ourselves.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use jiff::Timestamp;
-use kube::{
-    Api, ResourceExt,
-    runtime::{
-        Controller,
-        controller::Action,
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
-};
+use kube::{Api, ResourceExt};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tombolo_api::discovery::{ForeignCluster, ForeignClusterStatus};
 use tombolo_core::health::{Care, Record, Verdict, care, condition};
 use tombolo_runtime::{
-    controller::{self, Chain},
+    controller::Chain,
+    observe::Watched,
+    queue::{self, queue},
     remote::Remote,
     shutdown::Shutdown,
     writer,
@@ -31,20 +29,19 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
-    let clusters = Api::<ForeignCluster>::all(context.client.clone());
-    let controller = Controller::new(clusters, watcher::Config::default());
-    let state = Arc::new(State {
-        context: context.clone(),
-        known: controller.store(),
-        running: tokio::sync::Mutex::default(),
-    });
-    controller::run("health", controller, follow, state, &context.shutdown).await;
+    let (queue, asked) = queue();
+    let known = context.watches.of::<ForeignCluster>();
+    known.feed(&queue, |cluster| [cluster.name_any()]);
+    let state = Arc::new(State { context: context.clone(), known, running: Mutex::default() });
+    let work = queue::run("health", asked, |name| follow(name, state.clone()));
+    context.shutdown.or(work).await;
 }
 
 struct State {
     context: Arc<Context>,
-    known: Store<ForeignCluster>,
-    running: tokio::sync::Mutex<BTreeMap<String, Shutdown>>,
+    known: Arc<Watched<ForeignCluster>>,
+    /// By the name of the ForeignCluster.
+    running: Mutex<BTreeMap<String, Shutdown>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,29 +49,30 @@ struct State {
 struct Error(String, #[source] kube::Error);
 
 /// Starts the questions when there is an identity, and ends them with it.
-async fn follow(cluster: Arc<ForeignCluster>, state: Arc<State>) -> Result<Action, Error> {
-    let name = cluster.name_any();
-    let care = care(&cluster);
-    let mut running = state.running.lock().await;
-    match running.get(&name) {
-        Some(shutdown) if care != Care::Ask => {
-            shutdown.ask();
-            running.remove(&name);
+async fn follow(name: String, state: Arc<State>) -> Result<(), Error> {
+    let cluster = state.known.get("", &name);
+    let care = cluster.as_deref().map(care);
+    {
+        let mut running = state.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match running.get(&name) {
+            Some(shutdown) if care != Some(Care::Ask) => {
+                shutdown.ask();
+                running.remove(&name);
+            }
+            None if care == Some(Care::Ask) => {
+                let shutdown = state.context.shutdown.child();
+                running.insert(name.clone(), shutdown.clone());
+                let (state, name) = (state.clone(), name.clone());
+                tokio::spawn(async move { shutdown.or(ask_on_and_on(name, state)).await });
+            }
+            _ => {}
         }
-        None if care == Care::Ask => {
-            let shutdown = state.context.shutdown.child();
-            running.insert(name.clone(), shutdown.clone());
-            let (state, name) = (state.clone(), name.clone());
-            tokio::spawn(async move { shutdown.or(ask_on_and_on(name, state)).await });
-        }
-        _ => {}
     }
-    drop(running);
-    if care == Care::SayUnasked {
+    if care == Some(Care::SayUnasked) {
         let said = say(&state.context, &name, Verdict::Unasked).await;
-        said.map_err(|error| Error(name, error))?;
+        writer::absent_is_fine(said).map_err(|error| Error(name, error))?;
     }
-    Ok(Action::await_change())
+    Ok(())
 }
 
 async fn ask_on_and_on(name: String, state: Arc<State>) {
@@ -83,7 +81,7 @@ async fn ask_on_and_on(name: String, state: Arc<State>) {
     let (mut record, mut remote) = (Record::default(), None);
     loop {
         ticks.tick().await;
-        let Some(cluster) = state.known.get(&ObjectRef::new(&name)) else { return };
+        let Some(cluster) = state.known.get("", &name) else { return };
         let answer = ask(&cluster, &mut remote, &state.context).await;
         if !record.note(answer.is_ok()) {
             continue;

@@ -16,12 +16,7 @@ use k8s_openapi::{
 use kube::{
     Api, ResourceExt,
     api::{ObjectMeta, PostParams},
-    runtime::{
-        Controller,
-        controller::Action,
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
+    runtime::{reflector::Store, watcher},
 };
 use tombolo_api::{
     ClusterIdentity,
@@ -33,7 +28,12 @@ use tombolo_api::{
     },
 };
 use tombolo_core::identity::{Access, NotARecord, Record, name_or_id, stage};
-use tombolo_runtime::{controller, finalizer, writer};
+use tombolo_runtime::{
+    finalizer,
+    observe::Watched,
+    queue::{self, Again, queue},
+    writer,
+};
 use tracing::{info, warn};
 
 use crate::context::Context;
@@ -51,20 +51,23 @@ const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
-    let records = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
-    let requests = Api::<ResourceRequest>::all(context.client.clone());
-    let only_records = watcher::Config::default().labels(&format!("{IDENTITY_RECORD_LABEL}=true"));
-    let controller = Controller::new(records, only_records);
-    let store = controller.store();
-    let whose = move |request: ResourceRequest| {
-        request.namespace().and_then(|namespace| record_of(&store, &namespace))
-    };
-    let controller = controller.watches(requests, watcher::Config::default(), whose);
-    let shutdown = context.shutdown.clone();
-    tokio::join!(
-        provisions::keep(&context),
-        controller::run("identity", controller, reconcile, context.clone(), &shutdown)
+    let (queue, asked) = queue();
+    let records = Watched::new(
+        Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE),
+        watcher::Config::default().labels(&format!("{IDENTITY_RECORD_LABEL}=true")),
     );
+    records.feed(&queue, |record| [record.name_any()]);
+    let index = records.index().clone();
+    context.watches.of::<ResourceRequest>().feed(&queue, move |request| {
+        request.namespace().and_then(|namespace| record_of(&index, &namespace))
+    });
+    let work = queue::run("identity", asked, async |name: String| {
+        match records.get(AUTH_NAMESPACE, &name) {
+            Some(record) => reconcile(&record, &context).await,
+            None => Ok(Again::WhenAsked),
+        }
+    });
+    tokio::join!(provisions::keep(&context), context.shutdown.or(work));
 }
 
 /// A step that failed.
@@ -95,31 +98,31 @@ pub(crate) fn failed<S: Into<String>>(what: S) -> impl FnOnce(kube::Error) -> Er
     move |error| Error::Api(what.into(), Box::new(error))
 }
 
-fn record_of(records: &Store<Secret>, tenant: &str) -> Option<ObjectRef<Secret>> {
+fn record_of(records: &Store<Secret>, tenant: &str) -> Option<String> {
     let in_it = |secret: &&Arc<Secret>| {
         Record::read(secret).is_ok_and(|record| record.tenant.as_deref() == Some(tenant))
     };
-    records.state().iter().find(in_it).map(|secret| ObjectRef::from_obj(&**secret))
+    records.state().iter().find(in_it).map(|secret| secret.name_any())
 }
 
-async fn reconcile(secret: Arc<Secret>, context: Arc<Context>) -> Result<Action, Error> {
+async fn reconcile(secret: &Secret, context: &Context) -> Result<Again, Error> {
     let records = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
     let name = secret.name_any();
-    let record = Record::read(&secret).map_err(|error| Error::Record(name.clone(), error))?;
+    let record = Record::read(secret).map_err(|error| Error::Record(name.clone(), error))?;
     if secret.metadata.deletion_timestamp.is_some() {
-        withdraw(&context, &record).await?;
-        finalizer::remove(&records, &secret, FINALIZER).await.map_err(failed("end the record"))?;
-        return Ok(Action::await_change());
+        withdraw(context, &record).await?;
+        finalizer::remove(&records, secret, FINALIZER).await.map_err(failed("end the record"))?;
+        return Ok(Again::WhenAsked);
     }
     if record.released {
         info!(cluster = %record.cluster_id, "the cluster gives its identity back");
         let gone = writer::delete_if_same(&records, &name, secret.uid().as_deref()).await;
-        return gone.map(|()| Action::await_change()).map_err(failed("delete the record"));
+        return gone.map(Again::from).map_err(failed("delete the record"));
     }
-    if !finalizer::has(&*secret, FINALIZER) {
-        finalizer::add(&records, &secret, FINALIZER).await.map_err(failed("keep the record"))?;
+    if !finalizer::has(secret, FINALIZER) {
+        finalizer::add(&records, secret, FINALIZER).await.map_err(failed("keep the record"))?;
         // The change of the record brings it here again.
-        return Ok(Action::await_change());
+        return Ok(Again::WhenAsked);
     }
 
     let peer = ClusterIdentity {
@@ -137,14 +140,14 @@ async fn reconcile(secret: Arc<Secret>, context: Arc<Context>) -> Result<Action,
     )
     .await?;
     if record.is_open() {
-        let answered = answer(&context, &record, &peer, &tenant).await?;
-        return write(&records, &secret, &answered).await;
+        let answered = answer(context, &record, &peer, &tenant).await?;
+        return write(&records, secret, &answered).await;
     }
     let now = Timestamp::now();
     match record.forget_at() {
-        Some(time) if time <= now => write(&records, &secret, &record.handed_over()).await,
-        Some(time) => Ok(Action::requeue(time.duration_since(now).unsigned_abs())),
-        None => Ok(Action::requeue(AGAIN)),
+        Some(time) if time <= now => write(&records, secret, &record.handed_over()).await,
+        Some(time) => Ok(Again::After(time.duration_since(now).unsigned_abs())),
+        None => Ok(Again::After(AGAIN)),
     }
 }
 
@@ -176,16 +179,16 @@ async fn answer(
 }
 
 /// The record as it is to be, unless it has changed since it was read.
-async fn write(records: &Api<Secret>, seen: &Secret, record: &Record) -> Result<Action, Error> {
+async fn write(records: &Api<Secret>, seen: &Secret, record: &Record) -> Result<Again, Error> {
     let mut secret = seen.clone();
     secret.data = record.to_secret().data;
     secret.metadata.managed_fields = None;
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     match records.replace(&seen.name_any(), &params, &secret).await {
-        Ok(_) => Ok(Action::await_change()),
+        Ok(_) => Ok(Again::WhenAsked),
         // Somebody has changed or deleted it: that brings it here again.
         Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
-            Ok(Action::await_change())
+            Ok(Again::WhenAsked)
         }
         Err(error) => Err(failed("write the answer")(error)),
     }

@@ -7,18 +7,18 @@ mod store;
 
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
-use kube::Client;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
 };
 use tombolo_api::{Cidr, ClusterId, NatCidr, ipam::ipam_server::IpamServer, net::Subnets};
 use tombolo_core::ipam::{Ipam as State, IpamError};
-use tombolo_runtime::{controller::Chain, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{controller::Chain, shutdown::Shutdown};
 use tonic::transport::{Server, server::TcpIncoming};
 use tracing::{info, warn};
 
 use self::store::Store;
+use crate::context::Context;
 
 /// The address service, for whoever is in this process. Clones are the same service.
 #[derive(Clone)]
@@ -56,12 +56,9 @@ pub enum AskError {
 
 impl Ipam {
     /// Reads what is known and starts to answer, until the end is asked for.
-    pub async fn start(
-        client: Client,
-        settings: &Settings,
-        shutdown: &Shutdown,
-    ) -> Result<Self, StartError> {
-        let config = config::read(&client, settings).await.map_err(StartError::Read)?;
+    pub async fn start(context: &Context) -> Result<Self, StartError> {
+        let Context { client, watches, settings, shutdown, .. } = context;
+        let config = config::read(client, settings).await.map_err(StartError::Read)?;
         let mut store = Store::new(client.clone());
         let (storages, mappings) = store.read().await.map_err(StartError::Read)?;
         let mut state = State::load(config, &storages, &mappings).map_err(StartError::External)?;
@@ -76,7 +73,12 @@ impl Ipam {
         let ipam = Self { requests };
         let owner = Owner { state, store, inbox, shutdown: shutdown.clone() };
         tokio::spawn(owner.run());
-        tokio::spawn(config::follow(client, settings.clone(), ipam.clone(), shutdown.clone()));
+        tokio::spawn(config::follow(
+            watches.clone(),
+            settings.clone(),
+            ipam.clone(),
+            shutdown.clone(),
+        ));
         Ok(ipam)
     }
 

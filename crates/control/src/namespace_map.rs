@@ -5,12 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, Resource, ResourceExt,
-    runtime::{
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
+    runtime::reflector::{ObjectRef, Store},
 };
-use tombolo_api::names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL, TYPE_LABEL, VIRTUAL_NODE};
+use tombolo_api::names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL};
 use tombolo_api::{
     ClusterIdentity, ClusterName,
     discovery::ForeignCluster,
@@ -25,18 +22,15 @@ use crate::context::Context;
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
-    let mut observer = Observer::new();
-    let client = &ctx.client;
-    let labelled = |label: &str| watcher::Config::default().labels(label);
-    let nodes = format!("{TYPE_LABEL}={VIRTUAL_NODE}");
+    let (mut observer, watches) = (Observer::new(), &ctx.watches);
     let seen = Seen {
-        client: client.clone(),
+        client: ctx.client.clone(),
         home: ctx.settings.cluster_name.clone(),
-        offloadings: observer.watch(Api::all(client.clone()), watcher::Config::default()),
-        offers: observer.watch(Api::all(client.clone()), labelled(REPLICATED_FROM_LABEL)),
-        nodes: observer.watch(Api::all(client.clone()), labelled(&nodes)),
-        clusters: observer.watch(Api::all(client.clone()), watcher::Config::default()),
-        maps: observer.watch(Api::all(client.clone()), labelled(REPLICATE_TO_LABEL)),
+        offloadings: observer.share(watches.of()),
+        offers: observer.share(watches.of()),
+        nodes: observer.share(watches.of()),
+        clusters: observer.share(watches.of()),
+        maps: observer.share(watches.of()),
     };
     observer.run("namespace_map", &ctx.shutdown, || seen.reconcile()).await;
 }
@@ -79,7 +73,8 @@ impl Seen {
                 MapFate::Drain | MapFate::Remove => {}
             }
         }
-        for map in self.maps.state() {
+        let ours = |map: &NamespaceMap| map.labels().contains_key(REPLICATE_TO_LABEL);
+        for map in self.maps.state_filter(ours) {
             let namespace = map.namespace().unwrap_or_default();
             let offer = peers.get(&namespace).map(|peer| &*peer.offer);
             let leaves = map.meta().deletion_timestamp.is_some();
@@ -107,7 +102,8 @@ impl Seen {
             let identity = cluster.spec.cluster_identity.clone()?;
             Some((namespace.clone(), Peer { identity, namespace, offer }))
         };
-        self.offers.state().into_iter().filter_map(peer).collect()
+        let theirs = |offer: &ResourceOffer| offer.labels().contains_key(REPLICATED_FROM_LABEL);
+        self.offers.state_filter(theirs).into_iter().filter_map(peer).collect()
     }
 
     async fn keep(&self, peer: &Peer) -> Result<(), Error> {

@@ -10,10 +10,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ObjectMeta, Patch, PatchParams},
-    runtime::{
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
+    runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::json;
 use tombolo_api::names::{
@@ -27,23 +24,23 @@ use tombolo_api::{
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::offloading::{PeerMap, is_gone_everywhere, status};
-use tombolo_runtime::{finalizer, observe::Observer, writer};
+use tombolo_runtime::{
+    finalizer,
+    observe::{Observer, named},
+    writer,
+};
 
 use crate::context::Context;
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
-    let mut observer = Observer::new();
-    let client = &ctx.client;
-    let replicated = watcher::Config::default().labels(REPLICATE_TO_LABEL);
-    let binding = format!("metadata.name={KUBELET_ROLE_BINDING}");
+    let (mut observer, watches, client) = (Observer::new(), &ctx.watches, &ctx.client);
     let seen = Seen {
         client: client.clone(),
-        namespaces: observer.watch(Api::all(client.clone()), watcher::Config::default()),
-        offloadings: observer.watch(Api::all(client.clone()), watcher::Config::default()),
-        maps: observer.watch(Api::all(client.clone()), replicated),
-        bindings: observer
-            .watch(Api::all(client.clone()), watcher::Config::default().fields(&binding)),
+        namespaces: observer.share(watches.of()),
+        offloadings: observer.share(watches.of()),
+        maps: observer.share(watches.of()),
+        bindings: observer.watch(Api::all(client.clone()), named(KUBELET_ROLE_BINDING)),
     };
     observer.run("namespace_offloading", &ctx.shutdown, || seen.reconcile()).await;
 }

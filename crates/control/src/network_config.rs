@@ -1,30 +1,26 @@
 //! Joins the networks of two clusters: sends this cluster's NetworkConfig to each peer, answers
 //! the peer's, and makes the TunnelEndpoint of both. Looks at one tenant namespace at a time.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
-use futures::{Stream, StreamExt as _, future, stream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
-use kube::{
-    Api, Resource, ResourceExt as _,
-    api::ListParams,
-    runtime::{Controller, controller::Action, reflector::Store, watcher},
-};
+use kube::{Api, ResourceExt as _, runtime::reflector::Store};
 use tombolo_api::{
     ClusterId,
     discovery::{ForeignCluster, ResourceRequest},
-    names::{CLUSTER_ID_LABEL, GATEWAY_LEASE, NAMESPACE, TENANT_LABEL},
+    names::{GATEWAY_LEASE, NAMESPACE},
     net::{NetworkConfig, Subnets, TunnelEndpoint},
 };
 use tombolo_core::network::{Act, Gateway, Local, Seen, answer_to};
 use tombolo_runtime::{
-    controller,
-    observe::{Observer, named},
+    observe::{Object, Watched, Watches, named},
+    queue::{self, Queue, queue},
     writer,
 };
-use tracing::{error, info};
+use tracing::info;
 
 use crate::{
+    by_tenant::peer_of,
     context::{Context, MANAGER},
     ipam::{AskError, Ipam},
     tunnel_endpoint,
@@ -32,29 +28,18 @@ use crate::{
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>, ipam: Ipam) {
-    let tenants = watcher::Config::default().labels(&format!("{TENANT_LABEL}=true"));
-    let namespaces = Api::<Namespace>::all(context.client.clone());
-    let (mut observer, mut heartbeat) = (Observer::new(), Observer::new());
-    let objects = Objects::follow(&context, &mut observer, &mut heartbeat);
-    let moved = moves(objects.leases.clone(), heartbeat.changes());
+    let (queue, asked) = queue();
+    let leases = Api::namespaced(context.client.clone(), NAMESPACE);
+    let leases = Watched::new(leases, named(GATEWAY_LEASE));
+    let objects = Objects::new(&context.watches, leases);
+    objects.feed(&context.watches, &queue);
     let shutdown = context.shutdown.clone();
-    let network = Arc::new(Network { context, ipam, objects });
-    let ready = async {
-        observer.filled().await;
-        heartbeat.filled().await;
-        network.release_those_gone(&namespaces).await
-    };
-    match shutdown.or(ready).await {
-        None => return,
-        Some(Err(error)) => {
-            error!("networks can't be joined: {}", controller::Chain(&error));
-            return;
-        }
-        Some(Ok(())) => {}
-    }
-    let changes = stream::select(observer.changes(), moved);
-    let controller = Controller::new(namespaces, tenants).reconcile_all_on(changes);
-    controller::run("network", controller, reconcile, network, &shutdown).await;
+    let network = Network { context, ipam, objects };
+    let work = queue::run("network", asked, async |name: String| {
+        network.objects.filled().await;
+        network.reconcile(&name).await
+    });
+    shutdown.or(work).await;
 }
 
 /// What it takes to join networks.
@@ -81,8 +66,6 @@ pub(crate) enum Error {
     Choose { peer: ClusterId, source: AskError },
     #[error("the address service")]
     Ipam(#[from] AskError),
-    #[error("find the tenant namespaces")]
-    Tenants(#[source] Box<kube::Error>),
 }
 
 impl Error {
@@ -96,34 +79,30 @@ impl Error {
     }
 }
 
-async fn reconcile(namespace: Arc<Namespace>, network: Arc<Network>) -> Result<Action, Error> {
-    let done = Ok(Action::await_change());
-    let Some(peer) = peer_of(&namespace) else { return done };
-    if namespace.meta().deletion_timestamp.is_some() {
-        network.ipam.release(peer).await?;
-        return done;
-    }
-    let name = namespace.name_any();
-    let found = network.objects.of(&name, &peer);
-    let tenant = Tenant {
-        namespace: &name,
-        peer: &peer,
-        local: network.local().await?,
-        seen: found.seen(&name),
-    };
-    network.send(&tenant).await?;
-    let names = network.answer(&tenant).await?;
-    tunnel_endpoint::reconcile(&network, &tenant, names.as_ref()).await?;
-    done
-}
-
 impl Network {
+    async fn reconcile(&self, name: &str) -> Result<(), Error> {
+        let namespace = self.objects.namespaces.get("", name);
+        let namespace = namespace.filter(|it| it.metadata.deletion_timestamp.is_none());
+        let Some(peer) = namespace.as_deref().and_then(peer_of) else {
+            return self.release_those_gone().await;
+        };
+        let found = self.objects.of(name, &peer);
+        let tenant = Tenant {
+            namespace: name,
+            peer: &peer,
+            local: self.local().await?,
+            seen: found.seen(name),
+        };
+        self.send(&tenant).await?;
+        let names = self.answer(&tenant).await?;
+        tunnel_endpoint::reconcile(self, &tenant, names.as_ref()).await
+    }
+
     /// Frees what belongs to peers that are gone.
-    async fn release_those_gone(&self, namespaces: &Api<Namespace>) -> Result<(), Error> {
-        let tenants = ListParams::default().labels(&format!("{TENANT_LABEL}=true"));
-        let tenants =
-            namespaces.list(&tenants).await.map_err(|source| Error::Tenants(Box::new(source)))?;
-        let peers: BTreeSet<_> = tenants.iter().filter_map(peer_of).collect();
+    async fn release_those_gone(&self) -> Result<(), Error> {
+        let namespaces = self.objects.namespaces.all();
+        let stays = namespaces.iter().filter(|it| it.metadata.deletion_timestamp.is_none());
+        let peers = stays.filter_map(|namespace| peer_of(namespace)).collect();
         Ok(self.ipam.retain(peers).await?)
     }
 
@@ -199,11 +178,12 @@ impl Network {
 
 /// All that is watched.
 struct Objects {
-    clusters: Store<ForeignCluster>,
-    requests: Store<ResourceRequest>,
-    configs: Store<NetworkConfig>,
-    endpoints: Store<TunnelEndpoint>,
-    leases: Store<Lease>,
+    namespaces: Arc<Watched<Namespace>>,
+    clusters: Arc<Watched<ForeignCluster>>,
+    requests: Arc<Watched<ResourceRequest>>,
+    configs: Arc<Watched<NetworkConfig>>,
+    endpoints: Arc<Watched<TunnelEndpoint>>,
+    leases: Watched<Lease>,
 }
 
 /// What of it is about one peer.
@@ -215,17 +195,48 @@ struct Found {
 }
 
 impl Objects {
-    /// The Lease has an observer of its own: it is renewed all the time.
-    fn follow(context: &Context, observer: &mut Observer, heartbeat: &mut Observer) -> Self {
-        let (client, all) = (&context.client, watcher::Config::default);
-        let leases = Api::namespaced(client.clone(), NAMESPACE);
+    fn new(watches: &Watches, leases: Watched<Lease>) -> Self {
         Self {
-            clusters: observer.watch(Api::all(client.clone()), all()),
-            requests: observer.watch(Api::all(client.clone()), all()),
-            configs: observer.watch(Api::all(client.clone()), all()),
-            endpoints: observer.watch(Api::all(client.clone()), all()),
-            leases: heartbeat.watch(leases, named(GATEWAY_LEASE)),
+            namespaces: watches.of(),
+            clusters: watches.of(),
+            requests: watches.of(),
+            configs: watches.of(),
+            endpoints: watches.of(),
+            leases,
         }
+    }
+
+    /// Asks for the tenant namespaces that something is new for. A look at no namespace at all frees
+    /// what is left of peers that went while nobody looked.
+    fn feed(&self, watches: &Watches, queue: &Queue<String>) {
+        queue.push(String::new());
+        self.namespaces.feed(queue, |namespace| peer_of(namespace).map(|_| namespace.name_any()));
+        within_tenants::<ResourceRequest>(watches, queue);
+        within_tenants::<NetworkConfig>(watches, queue);
+        within_tenants::<TunnelEndpoint>(watches, queue);
+        let namespaces = self.namespaces.clone();
+        self.clusters.feed(queue, move |cluster| {
+            let id = cluster.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id);
+            tenants(&namespaces, |peer| Some(peer) == id)
+        });
+        let (namespaces, queue, mut before) = (self.namespaces.clone(), queue.clone(), None);
+        self.leases.tell(move |_, leases| {
+            let now = gateway(leases);
+            if is_new(&mut before, now) {
+                tenants(&namespaces, |_| true).into_iter().for_each(|name| queue.push(name));
+            }
+        });
+    }
+
+    async fn filled(&self) {
+        tokio::join!(
+            self.namespaces.filled(),
+            self.clusters.filled(),
+            self.requests.filled(),
+            self.configs.filled(),
+            self.endpoints.filled(),
+            self.leases.filled(),
+        );
     }
 
     fn of(&self, namespace: &str, peer: &ClusterId) -> Found {
@@ -233,34 +244,38 @@ impl Objects {
             cluster.spec.cluster_identity.as_ref().is_some_and(|it| it.cluster_id == *peer)
         };
         Found {
-            cluster: self.clusters.find(is_peer),
-            requests: within(&self.requests, namespace),
-            configs: within(&self.configs, namespace),
-            endpoints: within(&self.endpoints, namespace),
+            cluster: self.clusters.index().find(is_peer),
+            requests: self.requests.within(namespace),
+            configs: self.configs.within(namespace),
+            endpoints: self.endpoints.within(namespace),
         }
     }
 
     fn gateway(&self) -> Option<Gateway> {
-        gateway(&self.leases)
+        gateway(self.leases.index())
     }
+}
+
+fn within_tenants<K: Object>(watches: &Watches, queue: &Queue<String>) {
+    watches.of::<K>().feed(queue, kube::ResourceExt::namespace);
+}
+
+/// The tenant namespaces of some peers.
+fn tenants(namespaces: &Watched<Namespace>, of: impl Fn(&ClusterId) -> bool) -> Vec<String> {
+    let is_of = |namespace: &Namespace| peer_of(namespace).is_some_and(|peer| of(&peer));
+    let found = namespaces.index().state_filter(is_of);
+    found.iter().map(|namespace| namespace.name_any()).collect()
 }
 
 fn gateway(leases: &Store<Lease>) -> Option<Gateway> {
     leases.state().iter().find_map(|lease| Gateway::from_annotations(lease.annotations()))
 }
 
-/// Tells when the gateway is reached elsewhere. Its Lease is renewed all the time.
-fn moves(
-    leases: Store<Lease>,
-    renewed: impl Stream<Item = ()> + Send + 'static,
-) -> impl Stream<Item = ()> + Send + 'static {
-    let mut before = None;
-    renewed.filter_map(move |()| {
-        let now = gateway(&leases);
-        let is_new = now != before;
-        before = now;
-        future::ready(is_new.then_some(()))
-    })
+/// Whether the gateway is reached elsewhere than before. Its Lease is renewed all the time.
+fn is_new(before: &mut Option<Gateway>, now: Option<Gateway>) -> bool {
+    let is_new = now != *before;
+    *before = now;
+    is_new
 }
 
 impl Found {
@@ -275,52 +290,33 @@ impl Found {
     }
 }
 
-fn within<K>(store: &Store<K>, namespace: &str) -> Vec<Arc<K>>
-where
-    K: Resource<DynamicType = ()> + Clone,
-{
-    store.state_filter(|object| object.namespace().as_deref() == Some(namespace))
-}
-
-fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
-    namespace.labels().get(CLUSTER_ID_LABEL)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use futures::{FutureExt as _, channel::mpsc};
-    use kube::runtime::{reflector, watcher::Event};
-    use serde_json::json;
+    use std::collections::BTreeMap;
+
     use tombolo_api::names;
 
     use super::*;
 
-    fn lease(endpoint: &str, renewed: u8) -> Lease {
-        let annotations = json!({
-            names::GATEWAY_ENDPOINT_ANNOTATION: endpoint,
-            names::GATEWAY_PORT_ANNOTATION: "51840",
-            names::GATEWAY_PUBLIC_KEY_ANNOTATION: "key",
-        });
-        let lease = json!({
-            "metadata": { "name": GATEWAY_LEASE, "annotations": annotations },
-            "spec": { "renewTime": format!("2026-01-01T00:00:{renewed:02}.000000Z") },
-        });
-        serde_json::from_value(lease).unwrap()
+    fn at(endpoint: &str) -> Option<Gateway> {
+        let annotations = [
+            (names::GATEWAY_ENDPOINT_ANNOTATION, endpoint),
+            (names::GATEWAY_PORT_ANNOTATION, "51840"),
+            (names::GATEWAY_PUBLIC_KEY_ANNOTATION, "key"),
+        ];
+        let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let annotations: BTreeMap<_, _> = annotations.map(owned).into();
+        let gateway = Gateway::from_annotations(&annotations);
+        assert!(gateway.is_some());
+        gateway
     }
 
     #[test]
     fn a_lease_that_is_only_renewed_is_no_news() {
-        let (store, mut writer) = reflector::store();
-        let (mut renewals, renewed) = mpsc::channel(1);
-        let mut moves = Box::pin(moves(store, renewed));
-        let mut heard = |lease| {
-            writer.apply_watcher_event(&Event::Apply(lease));
-            renewals.try_send(()).unwrap();
-            moves.next().now_or_never().is_some()
-        };
-        assert!(heard(lease("172.30.0.11", 0)), "it is there");
-        assert!(!heard(lease("172.30.0.11", 2)), "it is renewed");
-        assert!(!heard(lease("172.30.0.11", 4)), "it is renewed again");
-        assert!(heard(lease("172.30.0.12", 6)), "it is elsewhere");
+        let mut before = None;
+        assert!(is_new(&mut before, at("172.30.0.11")), "it is there");
+        assert!(!is_new(&mut before, at("172.30.0.11")), "it is renewed");
+        assert!(is_new(&mut before, at("172.30.0.12")), "it is elsewhere");
+        assert!(is_new(&mut before, None), "it is gone");
     }
 }

@@ -8,16 +8,7 @@ use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::api::resource::Quantity,
 };
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{ListParams, ObjectMeta},
-    runtime::{
-        Controller,
-        controller::Action,
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
-};
+use kube::{Api, Resource, ResourceExt, api::ObjectMeta, runtime::reflector::Store};
 use tombolo_api::{
     config::{ClusterConfig, SharingConfig},
     discovery::{RequestState, ResourceRequest},
@@ -28,7 +19,11 @@ use tombolo_core::{
     offer::{answer, free, is_due, look_after, quota},
     peering::request_state,
 };
-use tombolo_runtime::{controller, observe::Observer, writer};
+use tombolo_runtime::{
+    observe::{Key, Observer, Watched, key},
+    queue::{self, queue},
+    writer,
+};
 use tracing::info;
 
 use crate::context::Context;
@@ -37,48 +32,70 @@ const MANAGER: &str = "liqo-control/offer";
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
-    let client = context.client.clone();
-    let mut observer = Observer::new();
-    let state = Arc::new(State {
-        nodes: observer.watch(Api::all(client.clone()), watcher::Config::default()),
-        pods: observer.watch(Api::all(client.clone()), watcher::Config::default()),
+    let (queue, asked) = queue();
+    let (watches, mut observer) = (&context.watches, Observer::new());
+    let state = State {
+        nodes: observer.share(watches.of()),
+        pods: observer.share(watches.of()),
+        requests: watches.of(),
+        offers: watches.of(),
+        configs: watches.of(),
         context: context.clone(),
+    };
+    state.requests.feed(&queue, |request| is_asked_of_us(request).then(|| key(request)));
+    let requests = state.requests.clone();
+    state.offers.feed(&queue, move |offer| {
+        let namespace = offer.namespace();
+        requests_of_others(&requests, |request| request.namespace() == namespace)
     });
-    if context.shutdown.or(observer.filled()).await.is_none() {
-        return;
-    }
-    let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
-    let originals = watcher::Config::default().labels(REPLICATE_TO_LABEL);
-    let controller = Controller::new(Api::<ResourceRequest>::all(client.clone()), copies);
-    let requests = controller.store();
-    let configs = Api::<ClusterConfig>::all(client.clone());
-    let controller = controller
-        .watches(configs, watcher::Config::default(), move |_| {
-            let all = requests.state();
-            all.iter().map(|request| ObjectRef::from_obj(&**request)).collect::<Vec<_>>()
-        })
-        .owns(Api::<ResourceOffer>::all(client.clone()), originals)
-        .reconcile_all_on(now_and_then(observer.changes()));
-    controller::run("offer", controller, reconcile, state, &context.shutdown).await;
+    let requests = state.requests.clone();
+    state.configs.feed(&queue, move |_| requests_of_others(&requests, |_| true));
+    let follow_what_is_free = async {
+        let mut changes = std::pin::pin!(now_and_then(observer.changes()));
+        while changes.next().await.is_some() {
+            requests_of_others(&state.requests, |_| true).into_iter().for_each(|it| queue.push(it));
+        }
+    };
+    let work = queue::run("offer", asked, async |(namespace, name)| {
+        tokio::join!(observer.filled(), state.offers.filled(), state.configs.filled());
+        match state.requests.get(&namespace, &name) {
+            Some(request) => reconcile(&request, &state).await,
+            None => Ok(()),
+        }
+    });
+    context.shutdown.or(async { tokio::join!(follow_what_is_free, work) }).await;
 }
 
 struct State {
     context: Arc<Context>,
     nodes: Store<Node>,
     pods: Store<Pod>,
+    requests: Arc<Watched<ResourceRequest>>,
+    offers: Arc<Watched<ResourceOffer>>,
+    configs: Arc<Watched<ClusterConfig>>,
+}
+
+fn is_asked_of_us(request: &ResourceRequest) -> bool {
+    request.labels().contains_key(REPLICATED_FROM_LABEL)
+}
+
+fn requests_of_others(
+    requests: &Watched<ResourceRequest>,
+    which: impl Fn(&ResourceRequest) -> bool,
+) -> Vec<Key> {
+    let found = requests.index().state_filter(|request| is_asked_of_us(request) && which(request));
+    found.iter().map(|request| key(&**request)).collect()
 }
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{act} {namespace}/{name}")]
     Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
-    #[error("read what is configured and offered")]
-    Read(#[source] Box<kube::Error>),
 }
 
-async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<Action, Error> {
+async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error> {
     if request.meta().deletion_timestamp.is_some() {
-        return Ok(Action::await_change());
+        return Ok(());
     }
     let context = &state.context;
     let namespace = request.namespace().unwrap_or_default();
@@ -87,9 +104,9 @@ async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<A
         let (namespace, name) = (namespace.clone(), name.to_owned());
         move |source| Error::Do { act, namespace, name, source: Box::new(source) }
     };
-    let sharing = sharing(context).await?;
-    if request_state(&request) == RequestState::Pending {
-        if let Some(answer) = answer(&request, &sharing) {
+    let sharing = state.sharing();
+    if request_state(request) == RequestState::Pending {
+        if let Some(answer) = answer(request, &sharing) {
             let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &namespace);
             let status = serde_json::json!({ "state": answer });
             writer::apply_status(&requests, MANAGER, &name, &status)
@@ -97,43 +114,44 @@ async fn reconcile(request: Arc<ResourceRequest>, state: Arc<State>) -> Result<A
                 .map_err(failed("answer the ResourceRequest", &name))?;
             info!(cluster = name, ?answer, "a cluster asks for resources");
         }
-        return Ok(Action::await_change());
+        return Ok(());
     }
 
     let offers = Api::<ResourceOffer>::namespaced(context.client.clone(), &namespace);
     let ours = context.settings.cluster_name.as_str();
     let offer = offers.get_opt(ours).await.map_err(failed("read the ResourceOffer", ours))?;
-    if request_state(&request) == RequestState::Refused {
+    if request_state(request) == RequestState::Refused {
         if let Some(offer) = offer {
             writer::delete_if_same(&offers, ours, offer.uid().as_deref())
                 .await
                 .map_err(failed("withdraw the ResourceOffer", ours))?;
         }
-        return Ok(Action::await_change());
+        return Ok(());
     }
-    let quota = state.quota(&sharing, &namespace).await?;
+    let quota = state.quota(&sharing, &namespace);
     if is_due(offer.as_ref(), &quota) {
-        let offer = forge(context, &request, quota);
+        let offer = forge(context, request, quota);
         writer::apply(&offers, MANAGER, &offer)
             .await
             .map_err(failed("make the ResourceOffer", ours))?;
     }
-    Ok(Action::await_change())
+    Ok(())
 }
 
 impl State {
-    async fn quota(
-        &self,
-        sharing: &SharingConfig,
-        namespace: &str,
-    ) -> Result<BTreeMap<String, Quantity>, Error> {
+    fn sharing(&self) -> SharingConfig {
+        let config = self.configs.get("", CLUSTER_CONFIG);
+        config.map(|config| config.spec.sharing.clone()).unwrap_or_default()
+    }
+
+    fn quota(&self, sharing: &SharingConfig, namespace: &str) -> BTreeMap<String, Quantity> {
         let (nodes, pods) = (self.nodes.state(), self.pods.state());
         let left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
-        let ours = ListParams::default().labels(REPLICATE_TO_LABEL);
-        let offers = Api::<ResourceOffer>::all(self.context.client.clone());
-        let offers = offers.list(&ours).await.map_err(|error| Error::Read(Box::new(error)))?;
-        let others = offers.iter().filter(|offer| offer.namespace().as_deref() != Some(namespace));
-        Ok(quota(left, others, sharing))
+        let to_others = self.offers.index().state_filter(|offer| {
+            offer.labels().contains_key(REPLICATE_TO_LABEL)
+                && offer.namespace().as_deref() != Some(namespace)
+        });
+        quota(left, to_others.iter().map(|offer| &**offer), sharing)
     }
 }
 
@@ -160,13 +178,6 @@ fn forge(
         },
         status: None,
     }
-}
-
-async fn sharing(context: &Context) -> Result<SharingConfig, Error> {
-    let configs = Api::<ClusterConfig>::all(context.client.clone());
-    let config = configs.get_opt(CLUSTER_CONFIG).await;
-    let config = config.map_err(|error| Error::Read(Box::new(error)))?;
-    Ok(config.map(|config| config.spec.sharing).unwrap_or_default())
 }
 
 /// A change is passed on at once, those that follow it after a while, together.

@@ -6,8 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
-    api::ObjectMeta,
-    runtime::{Controller, controller::Action, reflector::ObjectRef, reflector::Store, watcher},
+    api::{ListParams, ObjectMeta},
 };
 use tombolo_api::{
     ClusterIdentity, Reference,
@@ -23,36 +22,29 @@ use tombolo_core::{
     condition::{is_true, now_is},
     peering::{self, Outgoing, Step},
 };
-use tombolo_runtime::{controller, writer};
+use tombolo_runtime::{
+    queue::{self, queue},
+    writer,
+};
 use tracing::info;
 
-use crate::{auth_url, context::Context};
+use crate::{auth_url, by_tenant::ByTenant, context::Context};
 
 const MANAGER: &str = "liqo-control/peering";
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
-    let client = &context.client;
-    let any = watcher::Config::default();
-    let controller = Controller::new(Api::<ForeignCluster>::all(client.clone()), any.clone());
-    let known = controller.store();
-    let controller = controller
-        .watches(Api::<ResourceRequest>::all(client.clone()), any.clone(), by_tenant(&known))
-        .watches(Api::<ResourceOffer>::all(client.clone()), any.clone(), by_tenant(&known))
-        .watches(Api::<NamespaceMap>::all(client.clone()), any, by_tenant(&known));
-    controller::run("peering", controller, reconcile, context.clone(), &context.shutdown).await;
-}
-
-/// Which ForeignCluster an object in a tenant namespace is about.
-pub fn by_tenant<K: Resource>(
-    known: &Store<ForeignCluster>,
-) -> impl Fn(K) -> Option<ObjectRef<ForeignCluster>> + Send + Sync + 'static {
-    let known = known.clone();
-    move |object| {
-        let namespace = object.namespace()?;
-        let found = known.find(|cluster| tenant(cluster).is_some_and(|tenant| tenant == namespace));
-        found.map(|cluster| ObjectRef::from_obj(&*cluster))
-    }
+    let (queue, asked) = queue();
+    ByTenant::feed(&context.watches, &queue)
+        .and::<ResourceRequest>()
+        .and::<ResourceOffer>()
+        .and::<NamespaceMap>();
+    let clusters = context.watches.of::<ForeignCluster>();
+    let work = queue::run("peering", asked, async |name: String| match clusters.get("", &name) {
+        Some(cluster) => reconcile(&cluster, &context).await,
+        None => Ok(()),
+    });
+    context.shutdown.or(work).await;
 }
 
 fn tenant(cluster: &ForeignCluster) -> Option<&str> {
@@ -67,25 +59,27 @@ enum Error {
     AuthUrl(#[from] auth_url::UnknownUrl),
 }
 
-async fn reconcile(cluster: Arc<ForeignCluster>, context: Arc<Context>) -> Result<Action, Error> {
-    let (Some(namespace), Some(peer)) = (tenant(&cluster), &cluster.spec.cluster_identity) else {
-        return Ok(Action::await_change());
+async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Error> {
+    let (Some(namespace), Some(peer)) = (tenant(cluster), &cluster.spec.cluster_identity) else {
+        return Ok(());
     };
     let us = context.settings.cluster();
-    let tenant = Tenant::new(&context, namespace);
+    let tenant = Tenant::new(context, namespace);
     let (ours, theirs) = (us.cluster_name.as_str(), peer.cluster_name.as_str());
-    let request = tenant.find(&tenant.requests, ours).await?;
     let offer = tenant.find(&tenant.offers, theirs).await?;
     let our_offer = tenant.find(&tenant.offers, ours).await?;
-    // Looked for after our offer, which is made after it and so can't seem to be left over.
-    let their_request = tenant.find(&tenant.requests, theirs).await?;
+    // Looked for after our offer, which is made after its request and so can't seem to be left over.
+    let requests = tenant.requests.list(&ListParams::default()).await;
+    let requests = requests.map_err(failed("list the ResourceRequests", namespace, ""))?.items;
+    let called = |name: &str| requests.iter().find(|request| request.name_any() == name);
+    let (request, their_request) = (called(ours), called(theirs));
     let map = tenant.find(&tenant.maps, ours).await?;
 
     let before = cluster.status.clone().unwrap_or_default();
     let outgoing = Outgoing {
         join: cluster.spec.join && cluster.meta().deletion_timestamp.is_none(),
         authenticated: is_true(&before.conditions, condition::AUTHENTICATED),
-        request: request.as_ref(),
+        request,
         offer: offer.as_ref(),
         namespaces: map.is_some(),
     };
@@ -97,12 +91,12 @@ async fn reconcile(cluster: Arc<ForeignCluster>, context: Arc<Context>) -> Resul
         Step::Request => tenant.request(&us, peer).await?,
         Step::Accept => tenant.answer(theirs, OfferPhase::Accepted).await?,
         Step::Refuse => tenant.answer(theirs, OfferPhase::Refused).await?,
-        Step::Withdraw => tenant.withdraw(request.as_ref()).await?,
+        Step::Withdraw => tenant.withdraw(request).await?,
         Step::Nothing => {}
     }
 
     if let Some(offer) = &our_offer
-        && peering::is_left_over(their_request.as_ref(), offer)
+        && peering::is_left_over(offer, &requests)
     {
         writer::delete_if_same(&tenant.offers, ours, offer.uid().as_deref())
             .await
@@ -110,7 +104,7 @@ async fn reconcile(cluster: Arc<ForeignCluster>, context: Arc<Context>) -> Resul
     }
 
     let out = peering::state(&outgoing, theirs);
-    let in_ = peering::incoming(their_request.as_ref(), our_offer.as_ref());
+    let in_ = peering::incoming(their_request, our_offer.as_ref());
     let now = Timestamp::now();
     let says = |type_, state: &peering::State| {
         now_is(&before.conditions, type_, state.established, state.reason, &state.message, now)
@@ -118,11 +112,11 @@ async fn reconcile(cluster: Arc<ForeignCluster>, context: Arc<Context>) -> Resul
     let status = ForeignClusterStatus {
         outgoing: Some(Peering {
             peered: out.established,
-            peering_request: request.as_ref().map(|_| reference(namespace, ours)),
+            peering_request: request.map(|_| reference(namespace, ours)),
         }),
         incoming: Some(Peering {
             peered: in_.established,
-            peering_request: their_request.as_ref().map(|_| reference(namespace, theirs)),
+            peering_request: their_request.map(|_| reference(namespace, theirs)),
         }),
         conditions: vec![
             says(condition::OUTGOING_PEERING, &out),
@@ -136,7 +130,7 @@ async fn reconcile(cluster: Arc<ForeignCluster>, context: Arc<Context>) -> Resul
             .await
             .map_err(failed("write the status of", "", &cluster.name_any()))?;
     }
-    Ok(Action::await_change())
+    Ok(())
 }
 
 fn is_part_of(status: &ForeignClusterStatus, before: &ForeignClusterStatus) -> bool {

@@ -7,12 +7,7 @@ use kube::{
     Api, Resource, ResourceExt,
     api::ObjectMeta,
     core::NamespaceResourceScope,
-    runtime::{
-        Controller,
-        controller::Action,
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
+    runtime::{reflector::Store, watcher},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -30,8 +25,9 @@ use tombolo_core::{
     replicate::{self, Original, Step},
 };
 use tombolo_runtime::{
-    controller,
-    observe::Observer,
+    finalizer,
+    observe::{Observer, Watched},
+    queue::{self, queue},
     remote::{NoIdentity, Remote},
     shutdown::Shutdown,
     writer,
@@ -45,7 +41,7 @@ const MANAGER: &str = "liqo-control/replicator";
 /// Starts and ends a replicator for each cluster as identities come and go.
 pub async fn run(context: Arc<Context>) {
     let mut observer = Observer::new();
-    let clusters = observer.watch(Api::all(context.client.clone()), watcher::Config::default());
+    let clusters = observer.share(context.watches.of());
     let peers = Peers { context: context.clone(), clusters, running: Mutex::default() };
     observer.run("replicator", &context.shutdown, || peers.follow()).await;
 }
@@ -148,20 +144,34 @@ impl Replicated for NamespaceMap {}
 
 impl Pair {
     async fn copy<K: Replicated>(self) {
-        let originals = Api::<K>::namespaced(self.context.client.clone(), &self.local);
-        let copies = Api::<K>::namespaced(self.remote.client.clone(), &self.remote.namespace);
+        let (queue, asked) = queue();
         let us = &self.context.settings.cluster_id;
-        let ours = watcher::Config::default()
-            .labels(&format!("{REPLICATE_TO_LABEL}={}", self.remote.cluster.cluster_id));
         let theirs = watcher::Config::default().labels(&format!("{REPLICATED_FROM_LABEL}={us}"));
+        let there = Api::<K>::namespaced(self.remote.client.clone(), &self.remote.namespace);
+        let copies = Watched::new(there.clone(), theirs);
+        copies.feed(&queue, |copy| [copy.name_any()]);
+        let seen = self.context.watches.of::<K>();
+        let pair = self.clone();
+        seen.feed(&queue, move |object| pair.is_original(object).then(|| object.name_any()));
 
-        let namespace = self.local.clone();
-        let original_of = move |copy: K| Some(ObjectRef::new(&copy.name_any()).within(&namespace));
-        let controller =
-            Controller::new(originals.clone(), ours).watches(copies.clone(), theirs, original_of);
         let shutdown = self.shutdown.clone();
-        let state = Arc::new(Copier { pair: self, originals, copies });
-        controller::run("replicator", controller, reconcile, state, &shutdown).await;
+        let originals = Api::<K>::namespaced(self.context.client.clone(), &self.local);
+        let copier = Copier { pair: self, originals, copies: there };
+        let work = queue::run("replicator", asked, async |name: String| {
+            let original = seen.get(&copier.pair.local, &name);
+            match original.filter(|original| copier.pair.is_original(&**original)) {
+                Some(original) => reconcile(&*original, &copier).await,
+                None => Ok(()),
+            }
+        });
+        shutdown.or(work).await;
+    }
+
+    /// Whether an object of this cluster is to be in that one too.
+    fn is_original<K: Replicated>(&self, object: &K) -> bool {
+        object.namespace().as_ref() == Some(&self.local)
+            && object.labels().get(REPLICATE_TO_LABEL).map(String::as_str)
+                == Some(self.remote.cluster.cluster_id.as_str())
     }
 }
 
@@ -179,10 +189,7 @@ enum Error {
     There { act: &'static str, url: String, source: Box<kube::Error> },
 }
 
-async fn reconcile<K: Replicated>(
-    original: Arc<K>,
-    state: Arc<Copier<K>>,
-) -> Result<Action, Error> {
+async fn reconcile<K: Replicated>(original: &K, state: &Copier<K>) -> Result<(), Error> {
     let name = original.name_any();
     let url = &state.pair.remote.url;
     let here = |act| move |source| Error::Here { act, source: Box::new(source) };
@@ -190,12 +197,12 @@ async fn reconcile<K: Replicated>(
         |act| move |source| Error::There { act, url: url.clone(), source: Box::new(source) };
     let copy = state.copies.get_opt(&name).await.map_err(there("read the copy"))?;
     let copy_value = copy.as_ref().map(as_value);
-    let guarded = tombolo_runtime::finalizer::has(&*original, REPLICATOR_FINALIZER);
-    let value = as_value(&*original);
+    let guarded = finalizer::has(original, REPLICATOR_FINALIZER);
+    let value = as_value(original);
     let kind = K::kind(&());
     match replicate::next(Original { object: &value, guarded }, copy_value.as_ref()) {
         Step::Guard => {
-            tombolo_runtime::finalizer::add(&state.originals, &*original, REPLICATOR_FINALIZER)
+            finalizer::add(&state.originals, original, REPLICATOR_FINALIZER)
                 .await
                 .map_err(here("put the finalizer on the original"))?;
         }
@@ -228,14 +235,14 @@ async fn reconcile<K: Replicated>(
                 .map_err(there("delete the copy"))?;
         }
         Step::Release => {
-            tombolo_runtime::finalizer::remove(&state.originals, &*original, REPLICATOR_FINALIZER)
+            finalizer::remove(&state.originals, original, REPLICATOR_FINALIZER)
                 .await
                 .map_err(here("take the finalizer off the original"))?;
             info!(%kind, name, cluster = %state.pair.remote.cluster.cluster_name, "gone");
         }
         Step::Wait | Step::Done => {}
     }
-    Ok(Action::await_change())
+    Ok(())
 }
 
 fn as_value<K: Serialize>(object: &K) -> Value {

@@ -16,8 +16,8 @@ use tombolo_api::{ClusterId, discovery::ForeignCluster, virtualkubelet::ShadowEn
 use tombolo_core::shadow_endpoint_slice::{belongs_to, forge, is_as_wanted, is_reachable, origin};
 use tombolo_runtime::{
     events::Events,
-    observe::{Changed, Object, Watched},
-    queue::{self, Queue, queue},
+    observe::{Key, Watched, key},
+    queue::{self, queue},
     writer,
 };
 
@@ -27,33 +27,25 @@ use crate::context::{Context, MANAGER};
 pub async fn run(ctx: Arc<Context>) {
     let client = &ctx.client;
     let (queue, asked) = queue();
-    let tell = queue.clone();
-    let shadows = Watched::telling(
-        Api::<ShadowEndpointSlice>::all(client.clone()),
-        watcher::Config::default(),
-        move |changed, index| touched(changed, index, &tell),
-    );
+    let shadows = ctx.watches.of::<ShadowEndpointSlice>();
+    shadows.feed(&queue, |shadow| [key(shadow)]);
     let managed = format!("{ENDPOINT_SLICE_MANAGED_BY_LABEL}={ENDPOINT_SLICE_REFLECTION}");
-    let tell = queue.clone();
-    let slices = Watched::telling(
+    let slices = Watched::new(
         Api::<EndpointSlice>::all(client.clone()),
         watcher::Config::default().labels(&managed),
-        move |changed, index| touched(changed, index, &tell),
     );
-    let (of_cluster, mut before) = (shadows.index().clone(), BTreeMap::new());
-    let clusters = Watched::telling(
-        Api::<ForeignCluster>::all(client.clone()),
-        watcher::Config::default(),
-        move |_, index| {
-            let now = reachability(index);
-            let changed: BTreeSet<_> = differences(&before, &now);
-            before = now;
-            let shadows = of_cluster.state().into_iter();
-            for shadow in shadows.filter(|s| origin(s).is_some_and(|id| changed.contains(&id))) {
-                queue.push(key(&*shadow));
-            }
-        },
-    );
+    slices.feed(&queue, |slice| [key(slice)]);
+    let clusters = ctx.watches.of::<ForeignCluster>();
+    let (of_cluster, mut before) = (shadows.clone(), BTreeMap::new());
+    clusters.tell(move |_, index| {
+        let now = reachability(index);
+        let changed: BTreeSet<_> = differences(&before, &now);
+        before = now;
+        let shadows = of_cluster.all().into_iter();
+        for shadow in shadows.filter(|s| origin(s).is_some_and(|id| changed.contains(&id))) {
+            queue.push(key(&*shadow));
+        }
+    });
     let seen =
         Seen { client: client.clone(), events: ctx.events.clone(), shadows, slices, clusters };
     ctx.shutdown.or(queue::run("shadow_endpoint_slice", asked, |key| seen.reconcile(key))).await;
@@ -75,18 +67,16 @@ enum Error {
     Delete(String, String, #[source] kube::Error),
 }
 
-/// Namespace and name, which a ShadowEndpointSlice and its EndpointSlice have in common.
-type Key = (String, String);
-
 struct Seen {
     client: Client,
     events: Events,
-    shadows: Watched<ShadowEndpointSlice>,
+    shadows: Arc<Watched<ShadowEndpointSlice>>,
     slices: Watched<EndpointSlice>,
-    clusters: Watched<ForeignCluster>,
+    clusters: Arc<Watched<ForeignCluster>>,
 }
 
 impl Seen {
+    /// A ShadowEndpointSlice and its EndpointSlice have the same name.
     async fn reconcile(&self, (namespace, name): Key) -> Result<(), Error> {
         tokio::join!(self.shadows.filled(), self.slices.filled(), self.clusters.filled());
         let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
@@ -140,17 +130,6 @@ impl Seen {
         let reachable = reachability(self.clusters.index());
         origin(shadow).and_then(|origin| reachable.get(&origin).copied()).unwrap_or(false)
     }
-}
-
-fn touched<K: Object>(changed: Changed<'_, K>, index: &Store<K>, queue: &Queue<Key>) {
-    match changed {
-        Changed::One(object) => queue.push(key(object)),
-        Changed::Any => index.state().iter().for_each(|object| queue.push(key(&**object))),
-    }
-}
-
-fn key<K: Resource>(object: &K) -> Key {
-    (object.namespace().unwrap_or_default(), object.name_any())
 }
 
 fn reachability(clusters: &Store<ForeignCluster>) -> BTreeMap<ClusterId, bool> {

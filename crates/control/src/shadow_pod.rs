@@ -1,44 +1,43 @@
 //! Keeps offloaded pods up: the pod of each ShadowPod is there as long as the ShadowPod is, whether
 //! or not the home cluster can be reached.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
-    runtime::{Controller, controller::Action, watcher},
 };
 use serde_json::json;
 use tombolo_api::{
-    names::{
-        FINALIZER, MANAGED_BY_LABEL, POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION, SHADOW_POD,
-    },
+    names::{FINALIZER, POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION},
     virtualkubelet::ShadowPod,
 };
 use tombolo_core::{
     reflect::pod::RawPod,
     shadow_pod::{self, Next},
 };
-use tombolo_runtime::{controller, events::Events, finalizer, shutdown::Shutdown, writer};
+use tombolo_runtime::{
+    events::Events,
+    finalizer,
+    observe::{Watches, key},
+    queue::{self, queue},
+    shutdown::Shutdown,
+    writer,
+};
 
 use crate::context::{Context, MANAGER};
 
-/// How long a pod that is in the way is let be.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
-
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
-    keep_up(context.client.clone(), context.events.clone(), &context.shutdown).await;
+    let keeper = Keeper { client: context.client.clone(), events: context.events.clone() };
+    keeper.run(&context.watches, &context.shutdown).await;
 }
 
 /// The same, for whoever has no more than this.
 pub async fn keep_up(client: Client, events: Events, shutdown: &Shutdown) {
-    let ours = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={SHADOW_POD}"));
-    let shadows =
-        Controller::new(Api::<ShadowPod>::all(client.clone()), watcher::Config::default());
-    let controller = shadows.owns(Api::<RawPod>::all(client.clone()), ours);
-    let keeper = Arc::new(Keeper { client, events });
-    controller::run("shadow-pod", controller, reconcile, keeper, shutdown).await;
+    let watches = Watches::new(client.clone());
+    Keeper { client, events }.run(&watches, shutdown).await;
 }
 
 struct Keeper {
@@ -60,17 +59,17 @@ enum KeepError {
     Note(String, #[source] kube::Error),
 }
 
-async fn reconcile(shadow: Arc<ShadowPod>, keeper: Arc<Keeper>) -> Result<Action, KeepError> {
-    let (namespace, name) = (shadow.namespace().unwrap_or_default(), shadow.name_any());
+async fn reconcile(shadow: &ShadowPod, keeper: &Keeper) -> Result<(), KeepError> {
+    let (namespace, name) = key(shadow);
     let full = format!("{namespace}/{name}");
     let pods: Api<RawPod> = Api::namespaced(keeper.client.clone(), &namespace);
     let pod = pods.get_opt(&name).await.map_err(|e| KeepError::Get(full.clone(), e))?;
-    match shadow_pod::next(&shadow, pod.as_ref()) {
+    match shadow_pod::next(shadow, pod.as_ref()) {
         Next::Nothing => {}
         Next::Apply(pod) => match writer::apply(&pods, MANAGER, &pod).await {
-            Ok(_) => keeper.note_failure(&shadow, None).await?,
+            Ok(_) => keeper.note_failure(shadow, None).await?,
             Err(error) => {
-                keeper.refused(&shadow, &error).await?;
+                keeper.refused(shadow, &error).await?;
                 return Err(KeepError::Apply(full, error));
             }
         },
@@ -85,24 +84,41 @@ async fn reconcile(shadow: Arc<ShadowPod>, keeper: Arc<Keeper>) -> Result<Action
         }
         Next::Release => {
             let shadows: Api<ShadowPod> = Api::namespaced(keeper.client.clone(), &namespace);
-            finalizer::remove(&shadows, &shadow, FINALIZER)
+            finalizer::remove(&shadows, shadow, FINALIZER)
                 .await
                 .map_err(|error| KeepError::Release(full, error))?;
         }
         Next::NoteFinished(phase) => {
-            keeper.note(&shadow, &json!({ POD_FINISHED_ANNOTATION: phase })).await?;
+            keeper.note(shadow, &json!({ POD_FINISHED_ANNOTATION: phase })).await?;
         }
         Next::Taken => {
             let why = format!("a pod called {name} that is no offloaded one is in the way");
-            keeper.note_failure(&shadow, Some(&why)).await?;
-            // It is not watched.
-            return Ok(Action::requeue(LOOK_AGAIN));
+            keeper.note_failure(shadow, Some(&why)).await?;
         }
     }
-    Ok(Action::await_change())
+    Ok(())
 }
 
 impl Keeper {
+    /// Follows the ShadowPods, and the pods that are called like one, whoever has made them.
+    async fn run(self, watches: &Watches, shutdown: &Shutdown) {
+        let (queue, asked) = queue();
+        let shadows = watches.of::<ShadowPod>();
+        shadows.feed(&queue, |shadow| [key(shadow)]);
+        let known = shadows.clone();
+        watches.of::<Pod>().feed(&queue, move |pod| {
+            let (namespace, name) = key(pod);
+            known.get(&namespace, &name).map(|_| (namespace, name))
+        });
+        let work = queue::run("shadow-pod", asked, async |(namespace, name)| {
+            match shadows.get(&namespace, &name) {
+                Some(shadow) => reconcile(&shadow, &self).await,
+                None => Ok(()),
+            }
+        });
+        shutdown.or(work).await;
+    }
+
     /// The home cluster reads on the ShadowPod why its pod is not there.
     async fn refused(&self, shadow: &ShadowPod, error: &kube::Error) -> Result<(), KeepError> {
         let kube::Error::Api(status) = error else {

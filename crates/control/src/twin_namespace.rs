@@ -10,35 +10,31 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ObjectMeta, PostParams},
-    runtime::{
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
+    runtime::reflector::{ObjectRef, Store},
 };
 use tombolo_api::names::{
-    CLUSTER_ID_LABEL, CONTROL_ACCOUNT, CONTROL_TWIN_ROLE, FINALIZER, HOME_NAMESPACE_ANNOTATION,
-    NAMESPACE, REMOTE_CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_ACCOUNT, TENANT_LABEL,
-    TWIN_ROLE,
+    CONTROL_ACCOUNT, CONTROL_TWIN_ROLE, FINALIZER, HOME_NAMESPACE_ANNOTATION, NAMESPACE,
+    REMOTE_CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_ACCOUNT, TWIN_ROLE,
 };
 use tombolo_api::{ClusterId, virtualkubelet::NamespaceMap};
 use tombolo_core::offloading::{Existing, Twin, is_twin, twins};
-use tombolo_runtime::{finalizer, observe::Observer, writer};
+use tombolo_runtime::{
+    finalizer,
+    observe::{Observer, named},
+    writer,
+};
 
-use crate::context::Context;
+use crate::{by_tenant::peer_of, context::Context};
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
-    let mut observer = Observer::new();
-    let client = &ctx.client;
-    let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
-    let named = |name| watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let bindings = Bound::ALL.map(|bound| (bound, named(bound.role())));
+    let (mut observer, watches, client) = (Observer::new(), &ctx.watches, &ctx.client);
     let seen = Seen {
         client: client.clone(),
-        namespaces: observer.watch(Api::all(client.clone()), watcher::Config::default()),
-        maps: observer.watch(Api::all(client.clone()), copies),
-        bindings: bindings
-            .map(|(bound, config)| (bound, observer.watch(Api::all(client.clone()), config))),
+        namespaces: observer.share(watches.of()),
+        maps: observer.share(watches.of()),
+        bindings: Bound::ALL
+            .map(|bound| (bound, observer.watch(Api::all(client.clone()), named(bound.role())))),
     };
     observer.run("twin_namespace", &ctx.shutdown, || seen.reconcile()).await;
 }
@@ -108,7 +104,8 @@ impl Seen {
         let namespaces: BTreeMap<_, _> =
             namespaces.into_iter().map(|namespace| (namespace.name_any(), namespace)).collect();
         let mut outcome = Ok(());
-        for map in self.maps.state() {
+        let theirs = |map: &NamespaceMap| map.labels().contains_key(REPLICATED_FROM_LABEL);
+        for map in self.maps.state_filter(theirs) {
             if let Some(home) = sender(&map, &namespaces) {
                 outcome = outcome.and(self.follow(&map, &home, &namespaces).await);
             }
@@ -206,9 +203,7 @@ impl Seen {
 /// Who has sent a map: whose tenant namespace it is in. What the map itself says counts for
 /// nothing, for its sender writes it.
 fn sender(map: &NamespaceMap, namespaces: &BTreeMap<String, Arc<Namespace>>) -> Option<ClusterId> {
-    let labels = namespaces.get(&map.namespace()?)?.labels();
-    let is_tenant = labels.get(TENANT_LABEL).is_some_and(|value| value == "true");
-    labels.get(CLUSTER_ID_LABEL).filter(|_| is_tenant)?.parse().ok()
+    peer_of(namespaces.get(&map.namespace()?)?)
 }
 
 fn role_binding(namespace: &str, role: &str, account: (&str, &str)) -> RoleBinding {

@@ -23,10 +23,7 @@ use kube::{
         DynamicObject,
         admission::{AdmissionRequest, AdmissionResponse, AdmissionReview},
     },
-    runtime::{
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
+    runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::json;
 use tombolo_api::names::{
@@ -81,7 +78,7 @@ pub async fn serve(ctx: Arc<Context>, listener: TcpListener) -> Result<(), Error
     let serving = Serving::new(certificate).map_err(Error::Certificate)?;
 
     let mut observer = Observer::new();
-    let offloadings = observer.watch(Api::all(ctx.client.clone()), watcher::Config::default());
+    let offloadings = observer.share(ctx.watches.of());
     let seen = Seen {
         client: ctx.client.clone(),
         stored: observer.watch(secrets.clone(), named(WEBHOOK_CERTIFICATE)),

@@ -7,4 +7,8 @@ mod entry;
 
 pub use address::address;
 pub use announcement::{Announcement, NotAnAnnouncement};
-pub use entry::{Sighting, expires_at, incoming, is_over, kind, object_name, peered, seen, senior};
+pub(crate) use entry::request_of;
+pub use entry::{
+    Sighting, asked_again, expires_at, incoming, is_left_to_others, is_over, kind, object_name,
+    peered, seen, senior,
+};

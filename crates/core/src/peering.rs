@@ -2,10 +2,12 @@
 
 use tombolo_api::{
     ClusterName,
-    discovery::{RequestState, ResourceRequest},
+    discovery::{ForeignCluster, RequestState, ResourceRequest},
     names::KUBELET_FINALIZER,
     sharing::{OfferPhase, ResourceOffer},
 };
+
+use crate::discovery::request_of;
 
 /// What there is of the peering by which pods of this cluster run in another.
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,8 +113,12 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
 
 /// Whether our offer has outlived the request that it answers. The garbage collector would take it
 /// away as well, but learns of new kinds only now and then.
-pub fn is_left_over(request: Option<&ResourceRequest>, offer: &ResourceOffer) -> bool {
-    request.is_none() && offer.metadata.deletion_timestamp.is_none()
+pub fn is_left_over(offer: &ResourceOffer, requests: &[ResourceRequest]) -> bool {
+    let owners = offer.metadata.owner_references.as_deref().unwrap_or_default();
+    let is_owner = |request: &ResourceRequest| {
+        owners.iter().any(|owner| request.metadata.uid.as_ref() == Some(&owner.uid))
+    };
+    offer.metadata.deletion_timestamp.is_none() && !requests.iter().any(is_owner)
 }
 
 /// How far a peering is by which pods of the other cluster run in this one.
@@ -160,6 +166,19 @@ pub fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
     } else {
         Farewell::Refuse
     }
+}
+
+/// Whether the other cluster has asked again after its entry was no more wanted. An entry that is
+/// there because of a request says which one; of others, whole seconds are known.
+pub fn is_asked_anew(request: &ResourceRequest, us: &ClusterName, entry: &ForeignCluster) -> bool {
+    let is_open =
+        farewell(request, us) == Farewell::Refuse && request.metadata.deletion_timestamp.is_none();
+    let (asked, ended) = (&request.metadata.creation_timestamp, &entry.metadata.deletion_timestamp);
+    is_open
+        && match request_of(entry) {
+            Some(uid) => request.metadata.uid.as_deref() != Some(uid),
+            None => asked.as_ref().zip(ended.as_ref()).is_some_and(|(asked, ended)| asked > ended),
+        }
 }
 
 /// What has become of a request.
@@ -291,6 +310,54 @@ mod tests {
         assert_eq!(farewell(&request("Pending"), &us), Farewell::Refuse);
         assert_eq!(farewell(&request("Refused"), &us), Farewell::Leave);
         assert_eq!(farewell(&request("Accepted"), &"rome".parse().unwrap()), Farewell::Wait);
+    }
+
+    #[test]
+    fn who_asks_after_the_end_has_begun_is_not_refused() {
+        let entry = |kind: &str, request: &str| -> ForeignCluster {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": "rome", "deletionTimestamp": "2026-01-01T00:00:10Z",
+                    "labels": { "discovery.liqo.io/discovery-type": kind },
+                    "annotations": { "discovery.liqo.io/request": request },
+                },
+                "spec": { "authUrl": "https://rome" },
+            }))
+            .unwrap()
+        };
+        let (us, them) = ("milan".parse().unwrap(), "rome".parse().unwrap());
+        let (by_hand, by_request) = (entry("Manual", "1"), entry("IncomingPeering", "1"));
+        let made = |uid: &str, at: &str, state: &str| {
+            let mut request = request(state);
+            request.metadata.uid = Some(uid.to_owned());
+            request.metadata.creation_timestamp = Some(serde_json::from_value(json!(at)).unwrap());
+            request
+        };
+        let (then, later) = ("2026-01-01T00:00:10Z", "2026-01-01T00:00:11Z");
+        assert!(!is_asked_anew(&made("2", then, "Accepted"), &us, &by_hand));
+        assert!(is_asked_anew(&made("2", later, "Pending"), &us, &by_hand));
+        assert!(!is_asked_anew(&made("1", later, "Accepted"), &us, &by_request));
+        assert!(is_asked_anew(&made("2", then, "Accepted"), &us, &by_request));
+        assert!(!is_asked_anew(&made("2", later, "Refused"), &us, &by_request), "refused already");
+        assert!(!is_asked_anew(&made("2", later, "Pending"), &them, &by_hand), "our own");
+    }
+
+    #[test]
+    fn an_offer_goes_with_the_request_that_it_answers_and_with_no_other() {
+        let made = |uid: &str| {
+            let mut request = request("Accepted");
+            request.metadata.uid = Some(uid.to_owned());
+            request
+        };
+        let mut offer = offer("Accepted", &[]);
+        let owner = json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+            "name": "rome", "uid": "first",
+        });
+        offer.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+        assert!(!is_left_over(&offer, &[made("other"), made("first")]));
+        assert!(is_left_over(&offer, &[made("second")]), "of the same name, but another");
+        assert!(is_left_over(&offer, &[]));
     }
 
     #[test]

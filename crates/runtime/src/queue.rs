@@ -1,6 +1,8 @@
 //! Things to look at, by key: in the order in which they were asked for, each once at a time however
 //! often it was asked for, many side by side, those that failed again after a while.
 
+mod timers;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     error::Error,
@@ -12,10 +14,13 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 use tracing::warn;
 
+use timers::Timers;
+
 use crate::controller::Chain;
 
 const AT_A_TIME: usize = 32;
-const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Short: what fails first is most often what another cluster is about to allow.
+const FIRST_RETRY: Duration = Duration::from_millis(25);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 
 /// Where to ask for a look.
@@ -38,6 +43,26 @@ impl<K> Queue<K> {
         // When nobody looks any more, the end has come.
         let _ = self.0.send(key);
     }
+
+    /// Whether nobody looks any more.
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// When to look again at what was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// When somebody asks.
+    WhenAsked,
+    /// After a while, if nobody asks before.
+    After(Duration),
+}
+
+impl From<()> for Again {
+    fn from((): ()) -> Self {
+        Self::WhenAsked
+    }
 }
 
 impl<K> Clone for Queue<K> {
@@ -47,10 +72,11 @@ impl<K> Clone for Queue<K> {
 }
 
 /// Calls `look` for every key that comes, until no more can come. Dropped, it stops at once.
-pub async fn run<K, Looked, E>(name: &str, asked: Asked<K>, look: impl Fn(K) -> Looked)
+pub async fn run<K, Looked, Then, E>(name: &str, asked: Asked<K>, look: impl Fn(K) -> Looked)
 where
     K: Ord + Clone + Debug,
-    Looked: Future<Output = Result<(), E>>,
+    Looked: Future<Output = Result<Then, E>>,
+    Then: Into<Again>,
     E: Error,
 {
     let Asked(mut asked) = asked;
@@ -58,12 +84,13 @@ where
     let mut at_work = BTreeSet::new();
     let mut again = BTreeSet::new();
     let mut failures: BTreeMap<K, u32> = BTreeMap::new();
+    let mut timers = Timers::default();
     let mut work = FuturesUnordered::new();
-    let mut retries = FuturesUnordered::new();
     loop {
         while at_work.len() < AT_A_TIME
             && let Some(key) = waiting.pop()
         {
+            timers.stop(&key);
             at_work.insert(key.clone());
             let looking = look(key.clone());
             work.push(async move { (key, looking.await) });
@@ -73,25 +100,22 @@ where
                 Some(key) => key,
                 None => return,
             },
-            // Looked at successfully meanwhile, it needs no other look.
-            Some(key) = retries.next() => match failures.contains_key(&key) {
-                true => key,
-                false => continue,
-            },
+            key = timers.due() => key,
             Some((key, looked)) = work.next() => {
                 at_work.remove(&key);
-                match looked {
-                    Ok(()) => drop(failures.remove(&key)),
+                match looked.map(Into::into) {
+                    Ok(then) => {
+                        failures.remove(&key);
+                        if let Again::After(delay) = then {
+                            timers.start(key.clone(), delay);
+                        }
+                    }
                     Err(error) => {
                         let count = failures.entry(key.clone()).or_default();
                         let delay = FIRST_RETRY.saturating_mul(1 << (*count).min(16)).min(LAST_RETRY);
                         *count += 1;
                         warn!(queue = name, ?key, retry_in = ?delay, "{}", Chain(&error));
-                        let key = key.clone();
-                        retries.push(async move {
-                            tokio::time::sleep(delay).await;
-                            key
-                        });
+                        timers.start(key.clone(), delay);
                     }
                 }
                 match again.remove(&key) {
@@ -139,6 +163,7 @@ mod tests {
     use std::{
         cell::{Cell, RefCell},
         io,
+        time::Instant,
     };
 
     use tokio::sync::Semaphore;
@@ -146,13 +171,14 @@ mod tests {
     use super::*;
 
     /// Runs the queue until the look that ends it has been taken.
-    async fn run_until_ended<K, Looked>(
+    async fn run_until_ended<K, Looked, Then>(
         asked: Asked<K>,
         end: &Semaphore,
         look: impl Fn(K) -> Looked,
     ) where
         K: Ord + Clone + Debug,
-        Looked: Future<Output = Result<(), io::Error>>,
+        Looked: Future<Output = Result<Then, io::Error>>,
+        Then: Into<Again>,
     {
         tokio::select! {
             () = run("test", asked, look) => unreachable!("keys can come still"),
@@ -205,6 +231,23 @@ mod tests {
         })
         .await;
         assert_eq!(looks.get(), 3);
+    }
+
+    #[tokio::test]
+    async fn what_wants_to_be_looked_at_again_is_after_a_while() {
+        let (queue, asked) = queue();
+        let (looks, end) = (Cell::new(0), Semaphore::new(0));
+        let (start, pause) = (Instant::now(), Duration::from_millis(2));
+        queue.push(1);
+        run_until_ended(asked, &end, async |_| {
+            looks.update(|looks| looks + 1);
+            if looks.get() == 3 {
+                end.add_permits(1);
+            }
+            Ok(Again::After(pause))
+        })
+        .await;
+        assert!(start.elapsed() >= pause * 2);
     }
 
     #[tokio::test]

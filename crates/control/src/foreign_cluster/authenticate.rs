@@ -40,18 +40,45 @@ use crate::{
 /// A renewal that failed is tried again after this long.
 const RENEW_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
+/// An identity that could not be tried is tried again after this long.
+const DOUBT_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
 /// Sees to it that there is an identity, and that it counts for some time to come.
 pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Authenticated, Error> {
     let context = &*state.context;
-    if let Some(peer) = &entry.spec.cluster_identity {
-        check(state, entry, peer).await?;
-        // It may have got another name by now.
-        if namesake(&context.settings.cluster(), peer).is_none()
-            && let Some(reached) = keep(context, entry, peer).await?
-        {
-            return Ok(reached);
-        }
+    let Some(peer) = &entry.spec.cluster_identity else { return meet(state, entry).await };
+    check(state, entry, peer).await?;
+    // It may have got another name by now.
+    if namesake(&context.settings.cluster(), peer).is_some() {
+        return meet(state, entry).await;
     }
+    match keep(context, entry, peer).await? {
+        Kept::Good(reached) => Ok(reached),
+        // Its API server may be elsewhere by now, or have another certificate.
+        Kept::InDoubt(reached) => match meet(state, entry).await {
+            Ok(anew) => Ok(Authenticated { renew_at: reached.renew_at, ..anew }),
+            Err(error) => {
+                debug!(cluster = %peer.cluster_name, "neither does it give another: {error}");
+                Ok(reached)
+            }
+        },
+        Kept::None => meet(state, entry).await,
+    }
+}
+
+/// What there is of an identity.
+enum Kept {
+    /// It counts.
+    Good(Authenticated),
+    /// Nobody says that it does not, but it could not be tried either.
+    InDoubt(Authenticated),
+    /// It has to be asked for.
+    None,
+}
+
+/// Gets to know who is there, and asks for an identity.
+async fn meet(state: &Clusters, entry: &ForeignCluster) -> Result<Authenticated, Error> {
+    let context = &*state.context;
     let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
     let (info, shown) = service.info().await.map_err(|failure| setback(&failure))?;
     let peer = ClusterIdentity { cluster_id: info.cluster_id, cluster_name: info.cluster_name };
@@ -107,21 +134,23 @@ async fn take_over(context: &Context, entry: &ForeignCluster) -> Result<(), Erro
     Ok(taken.map(drop).map_err(failed(format!("take over ForeignCluster {}", entry.name_any())))?)
 }
 
-/// The identity that is there, renewed if it is time; nothing if it has to be asked for again. One
-/// that counts is kept whatever the URL is by now: that is for when the next one has to be asked for.
+/// The identity that is there, renewed if it is time. One that counts is kept whatever the URL is by
+/// now: that is for when the next one has to be asked for.
 async fn keep(
     context: &Context,
     entry: &ForeignCluster,
     peer: &ClusterIdentity,
-) -> Result<Option<Authenticated>, Error> {
+) -> Result<Kept, Error> {
     let status = entry.status.as_ref();
     let tenant = status.and_then(|status| status.tenant_namespace.as_ref()?.local.as_ref());
-    let Some(tenant) = tenant else { return Ok(None) };
-    let Some(mut stored) = Stored::read(&context.client, tenant).await? else { return Ok(None) };
-    let Some(access) = stored.access.clone() else { return Ok(None) };
+    let Some(tenant) = tenant else { return Ok(Kept::None) };
+    let Some(mut stored) = Stored::read(&context.client, tenant).await? else {
+        return Ok(Kept::None);
+    };
+    let Some(access) = stored.access.clone() else { return Ok(Kept::None) };
     let owes_token = entry.spec.join && !stored.return_token_sent;
     let lifetime = Lifetime::read(access.token.reveal(), base64::url_safe);
-    let (false, Ok(lifetime)) = (owes_token, lifetime) else { return Ok(None) };
+    let (false, Ok(lifetime)) = (owes_token, lifetime) else { return Ok(Kept::None) };
 
     let reached = |renew_at| Authenticated {
         tenant: TenantNamespace {
@@ -135,11 +164,17 @@ async fn keep(
     let conditions = status.map(|status| &*status.conditions).unwrap_or_default();
     let in_doubt = find(conditions, API_SERVER).is_some_and(|said| said.status == "False");
     if now < lifetime.renew_at() {
-        let counts = !in_doubt || counts(context, tenant, peer).await;
-        return Ok(counts.then(|| reached(lifetime.renew_at())));
+        if !in_doubt {
+            return Ok(Kept::Good(reached(lifetime.renew_at())));
+        }
+        return Ok(match counts(context, tenant, peer).await {
+            Some(true) => Kept::Good(reached(lifetime.renew_at())),
+            Some(false) => Kept::None,
+            None => Kept::InDoubt(reached(now.saturating_add(DOUBT_AGAIN).unwrap_or(now))),
+        });
     }
     let Ok(remote) = context.remotes.in_namespace(tenant, peer.clone()).await else {
-        return Ok(None);
+        return Ok(Kept::None);
     };
     let renewed =
         identity::request_token(&remote.client, &remote.namespace, &lifetime.account).await;
@@ -151,25 +186,30 @@ async fn keep(
             // From here on the new token counts for all who use the client.
             let _ = context.remotes.in_namespace(tenant, peer.clone()).await;
             info!(cluster = %peer.cluster_name, "renewed the identity");
-            Ok(lifetime.map(|lifetime| reached(lifetime.renew_at())))
+            let good = |lifetime: Lifetime| Kept::Good(reached(lifetime.renew_at()));
+            Ok(lifetime.map_or(Kept::None, good))
         }
         Err(error) if now < lifetime.expires && !says_unknown(&error) => {
             warn!(cluster = %peer.cluster_name, "renew the identity: {error}");
-            Ok(Some(reached(now.saturating_add(RENEW_AGAIN).unwrap_or(now))))
+            Ok(Kept::Good(reached(now.saturating_add(RENEW_AGAIN).unwrap_or(now))))
         }
         Err(error) => {
             info!(cluster = %peer.cluster_name, "the identity counts no more: {error}");
-            Ok(None)
+            Ok(Kept::None)
         }
     }
 }
 
-/// Whether the other cluster still knows us, as far as it says.
-async fn counts(context: &Context, tenant: &str, peer: &ClusterIdentity) -> bool {
-    let Ok(remote) = context.remotes.in_namespace(tenant, peer.clone()).await else { return false };
+/// Whether the other cluster still knows us, if it says.
+async fn counts(context: &Context, tenant: &str, peer: &ClusterIdentity) -> Option<bool> {
+    let Ok(remote) = context.remotes.in_namespace(tenant, peer.clone()).await else {
+        return Some(false);
+    };
     let requests = Api::<ResourceRequest>::namespaced(remote.client, &remote.namespace);
-    let one = ListParams::default().limit(1);
-    !requests.list_metadata(&one).await.is_err_and(|error| says_unknown(&error))
+    match requests.list_metadata(&ListParams::default().limit(1)).await {
+        Ok(_) => Some(true),
+        Err(error) => says_unknown(&error).then_some(false),
+    }
 }
 
 fn says_unknown(error: &kube::Error) -> bool {

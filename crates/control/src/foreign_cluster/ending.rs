@@ -10,8 +10,9 @@ use tombolo_api::{
     names::{AUTH_NAMESPACE, IDENTITY_SECRET},
 };
 use tombolo_core::{
+    discovery::is_left_to_others,
     identity::return_token_name,
-    peering::{Farewell, farewell},
+    peering::{Farewell, farewell, is_asked_anew},
 };
 use tombolo_runtime::writer;
 use tracing::info;
@@ -30,17 +31,19 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     let clusters = Api::<ForeignCluster>::all(client.clone());
     let others =
         clusters.list(&ListParams::default()).await.map_err(failed("list the clusters"))?;
-    let shared = others.iter().any(|other| {
-        let identity = other.spec.cluster_identity.as_ref();
-        other.uid() != entry.uid()
-            && identity.is_some_and(|identity| identity.cluster_id == peer.cluster_id)
-    });
     let tenant_name = namespace.name_any();
-    if shared || peer.cluster_id == context.settings.cluster_id {
+    if is_left_to_others(entry, &others.items) || peer.cluster_id == context.settings.cluster_id {
         return Ok(true);
     }
-    let asked = refuse(context, &tenant_name).await?;
-    if asked || tenant::has_peering(client, &tenant_name, us).await? {
+    let requests = Api::<ResourceRequest>::namespaced(client.clone(), &tenant_name);
+    let asked = requests.list(&ListParams::default()).await;
+    let asked = asked.map_err(failed(format!("list the requests in {tenant_name}")))?.items;
+    if asked.iter().any(|request| is_asked_anew(request, us, entry)) {
+        // What is there is for the entry that comes with the new request.
+        return Ok(true);
+    }
+    let waiting = refuse(context, &requests, &asked).await?;
+    if waiting || tenant::has_peering(client, &tenant_name, us).await? {
         return Ok(false);
     }
     if let Some(stored) = Stored::read(client, &tenant_name).await? {
@@ -70,20 +73,21 @@ async fn delete(secrets: &Api<Secret>, name: &str) -> Result<(), Error> {
 
 /// Refuses what the other cluster asks for, which ends the peering there too. Whether there are
 /// requests to wait for.
-async fn refuse(context: &Context, namespace: &str) -> Result<bool, Error> {
-    let api = Api::<ResourceRequest>::namespaced(context.client.clone(), namespace);
-    let requests = api.list(&ListParams::default()).await;
-    let requests = requests.map_err(failed(format!("list the requests in {namespace}")))?;
+async fn refuse(
+    context: &Context,
+    api: &Api<ResourceRequest>,
+    requests: &[ResourceRequest],
+) -> Result<bool, Error> {
     let mut waiting = false;
-    for request in &requests {
+    for request in requests {
         let farewell = farewell(request, &context.settings.cluster_name);
         waiting |= farewell != Farewell::Leave;
         if farewell == Farewell::Refuse {
             let name = request.name_any();
             let status = json!({ "state": RequestState::Refused });
-            let said = writer::apply_status(&api, super::MANAGER, &name, &status).await;
+            let said = writer::apply_status(api, super::MANAGER, &name, &status).await;
             writer::absent_is_fine(said.map(drop))
-                .map_err(failed(format!("refuse ResourceRequest {namespace}/{name}")))?;
+                .map_err(failed(format!("refuse the ResourceRequest of {name}")))?;
             info!(cluster = name, "refused: its ForeignCluster is being deleted");
         }
     }

@@ -6,57 +6,69 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
-    api::PostParams,
-    runtime::{Controller, controller::Action, watcher},
+    api::{Patch, PatchParams, PostParams},
 };
+use serde_json::json;
 use tombolo_api::{
-    ClusterId,
     discovery::{DiscoveryType, ForeignCluster, ResourceRequest},
-    names::{CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_LABEL},
+    names::{REPLICATED_FROM_LABEL, REQUEST_ANNOTATION},
 };
-use tombolo_core::discovery::{self, incoming, kind};
-use tombolo_runtime::{controller, observe::Watched};
+use tombolo_core::discovery::{self, asked_again, incoming, kind};
+use tombolo_runtime::{
+    observe::{Watched, key},
+    queue::{self, queue},
+    writer,
+};
 use tracing::info;
 
 use super::{Error, MANAGER};
 use crate::{
+    by_tenant::peer_of,
     context::Context,
     identity::{failed, tenant},
 };
 
 /// Runs until the end is asked for.
 pub(super) async fn run(context: Arc<Context>) {
-    let clusters = Api::all(context.client.clone());
-    let known = Watched::new(clusters, watcher::Config::default());
-    let shutdown = context.shutdown.clone();
-    if shutdown.or(known.filled()).await.is_none() {
-        return;
-    }
-    let requests = Api::<ResourceRequest>::all(context.client.clone());
-    let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
-    let controller = Controller::new(requests, copies);
-    let state = Arc::new(Incoming { context, known });
-    controller::run("incoming-peering", controller, reconcile, state, &shutdown).await;
+    let (queue, asked) = queue();
+    let requests = context.watches.of::<ResourceRequest>();
+    let from_elsewhere =
+        |request: &ResourceRequest| request.labels().contains_key(REPLICATED_FROM_LABEL);
+    requests.feed(&queue, move |request| from_elsewhere(request).then(|| key(request)));
+    let known = context.watches.of::<ForeignCluster>();
+    let all = requests.clone();
+    // When the entry for an earlier request has gone, the next one can be made.
+    known.feed(&queue, move |_| {
+        let all = all.index().state_filter(from_elsewhere);
+        all.iter().map(|request| key(&**request)).collect::<Vec<_>>()
+    });
+    let work = queue::run("incoming-peering", asked, async |(namespace, name)| {
+        known.filled().await;
+        match requests.get(&namespace, &name) {
+            Some(request) => reconcile(&request, &context, &known).await,
+            None => Ok(()),
+        }
+    });
+    context.shutdown.or(work).await;
 }
 
-struct Incoming {
-    context: Arc<Context>,
-    known: Watched<ForeignCluster>,
-}
-
-async fn reconcile(request: Arc<ResourceRequest>, state: Arc<Incoming>) -> Result<Action, Error> {
-    let client = &state.context.client;
+async fn reconcile(
+    request: &ResourceRequest,
+    context: &Context,
+    known: &Watched<ForeignCluster>,
+) -> Result<(), Error> {
+    let client = &context.client;
     let namespaces = Api::<Namespace>::all(client.clone());
-    let namespace = namespaces.get_metadata_opt(&request.namespace().unwrap_or_default()).await;
+    let namespace = namespaces.get_opt(&request.namespace().unwrap_or_default()).await;
     let namespace = namespace.map_err(failed("read the namespace of a ResourceRequest"))?;
-    let from: Option<ClusterId> = namespace
-        .filter(|namespace| namespace.labels().contains_key(TENANT_LABEL))
-        .and_then(|namespace| namespace.labels().get(CLUSTER_ID_LABEL)?.parse().ok());
-    let known: Vec<_> = state.known.all().into_iter().map(Arc::unwrap_or_clone).collect();
-    let Some(entry) = from.and_then(|from| incoming(&request, &from, &known)) else {
-        return Ok(Action::await_change());
-    };
+    let from = namespace.as_ref().and_then(peer_of);
+    let known: Vec<_> = known.all().into_iter().map(Arc::unwrap_or_clone).collect();
+    let Some(from) = from else { return Ok(()) };
     let clusters = Api::<ForeignCluster>::all(client.clone());
+    if let Some(entry) = asked_again(request, &from, &known) {
+        return stands_for(&clusters, entry, request).await;
+    }
+    let Some(entry) = incoming(request, &from, &known) else { return Ok(()) };
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     match clusters.create(&params, &entry).await {
         Ok(_) => info!(cluster = entry.name_any(), url = entry.spec.auth_url, "asks for a peering"),
@@ -66,7 +78,21 @@ async fn reconcile(request: Arc<ResourceRequest>, state: Arc<Incoming>) -> Resul
             return Err(failed(format!("make ForeignCluster {}", entry.name_any()))(error).into());
         }
     }
-    Ok(Action::await_change())
+    Ok(())
+}
+
+/// Notes which request it is that the entry is there for.
+async fn stands_for(
+    clusters: &Api<ForeignCluster>,
+    entry: &ForeignCluster,
+    request: &ResourceRequest,
+) -> Result<(), Error> {
+    let annotations = json!({ REQUEST_ANNOTATION: request.uid() });
+    let patch = json!({ "metadata": { "uid": entry.uid(), "annotations": annotations } });
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let noted = clusters.patch(&entry.name_any(), &params, &Patch::Merge(patch)).await;
+    let noted = writer::absent_is_fine(noted.map(drop));
+    Ok(noted.map_err(failed(format!("note on ForeignCluster {} who asks", entry.name_any())))?)
 }
 
 /// Whether the entry was there only for a peering, and that is over.

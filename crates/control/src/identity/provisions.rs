@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use aws_lc_rs::rand;
-use futures::{StreamExt, stream::select};
 use k8s_openapi::{
     ByteString,
     api::core::v1::{Secret, Service},
@@ -13,7 +12,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
     core::PartialObjectMeta,
-    runtime::{WatchStreamExt, watcher, watcher::watch_object},
+    runtime::watcher,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -27,8 +26,11 @@ use tombolo_api::{
         CLUSTER_ID_LABEL, FINGERPRINT_ANNOTATION, NAMESPACE, NONCE_KEY_SECRET,
     },
 };
-use tombolo_runtime::{controller::Chain, writer};
-use tracing::{info, warn};
+use tombolo_runtime::{
+    observe::{Observer, named},
+    writer,
+};
+use tracing::info;
 
 use super::{Error, MANAGER, failed};
 use crate::context::Context;
@@ -40,24 +42,16 @@ const COPIED_FROM: &str = "discovery.liqo.io/copied-from";
 
 /// Makes what is missing, now and whenever it is gone or empty.
 pub(super) async fn keep(context: &Context) {
-    let secrets = Api::<PartialObjectMeta<Secret>>::namespaced(context.client.clone(), NAMESPACE);
-    let configs = Api::<ClusterConfig>::all(context.client.clone());
-    let services = Api::<Service>::namespaced(context.client.clone(), NAMESPACE);
+    let client = &context.client;
+    let secrets = Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), NAMESPACE);
+    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
     // Any of them may be the one whose certificate is configured, but those for other clusters.
     let own = watcher::Config::default().labels(&format!("!{CLUSTER_ID_LABEL}"));
-    let changes = select(
-        watcher(secrets, own).default_backoff().map(drop),
-        select(
-            watch_object(configs, CLUSTER_CONFIG).default_backoff().map(drop),
-            watch_object(services, AUTH_SERVICE).default_backoff().map(drop),
-        ),
-    );
-    let mut changes = std::pin::pin!(changes);
-    while let Some(Some(())) = context.shutdown.or(changes.next()).await {
-        if let Err(error) = ensure(&context.client).await {
-            warn!("{}", Chain(&error));
-        }
-    }
+    let mut observer = Observer::new();
+    observer.watch(secrets, own);
+    observer.watch(services, named(AUTH_SERVICE));
+    observer.share(context.watches.of::<ClusterConfig>());
+    observer.run("provisions", &context.shutdown, || ensure(client)).await;
 }
 
 async fn ensure(client: &Client) -> Result<(), Error> {

@@ -3,14 +3,18 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, api::ListParams, runtime::watcher};
+use kube::{Api, Client, ResourceExt, api::ListParams};
 use tombolo_api::{
     Cidr,
     config::ClusterConfig,
     names::{CLUSTER_CONFIG, TYPE_LABEL, VIRTUAL_NODE},
 };
 use tombolo_core::ipam::{Config, node_network, pools};
-use tombolo_runtime::{observe::Observer, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{
+    observe::{Observer, Watches},
+    settings::Settings,
+    shutdown::Shutdown,
+};
 
 use super::Ipam;
 
@@ -18,24 +22,22 @@ use super::Ipam;
 pub(super) async fn read(client: &Client, settings: &Settings) -> kube::Result<Config> {
     let nodes: Api<Node> = Api::all(client.clone());
     let configs: Api<ClusterConfig> = Api::all(client.clone());
-    let nodes = nodes.list(&ListParams::default().labels(&real_nodes())).await?.items;
+    let nodes = nodes.list(&ListParams::default()).await?.items;
     let config = configs.get_opt(CLUSTER_CONFIG).await?;
-    Ok(combine(settings, nodes.iter(), config.as_ref()))
+    Ok(combine(settings, nodes.iter().filter(|node| is_real(node)), config.as_ref()))
 }
 
 /// Tells the service whenever they change.
-pub(super) async fn follow(client: Client, settings: Settings, ipam: Ipam, shutdown: Shutdown) {
+pub(super) async fn follow(watches: Watches, settings: Settings, ipam: Ipam, shutdown: Shutdown) {
     let mut observer = Observer::new();
-    let only_real = watcher::Config::default().labels(&real_nodes());
-    let nodes = observer.watch(Api::all(client.clone()), only_real);
-    let configs = observer.watch(Api::all(client), watcher::Config::default());
+    let (nodes, configs) = (observer.share(watches.of()), observer.share(watches.of()));
     if shutdown.or(observer.filled()).await.is_none() {
         return;
     }
     let mut known = None;
     // Filled indexes have rung the bell.
     while shutdown.or(observer.changed()).await.is_some() {
-        let (nodes, configs) = (nodes.state(), configs.state());
+        let (nodes, configs) = (nodes.state_filter(is_real), configs.state());
         let config =
             combine(&settings, nodes.iter().map(Arc::as_ref), configs.first().map(Arc::as_ref));
         if known.as_ref() == Some(&config) {
@@ -63,8 +65,8 @@ fn combine<'a>(
     }
 }
 
-fn real_nodes() -> String {
-    format!("{TYPE_LABEL}!={VIRTUAL_NODE}")
+fn is_real(node: &Node) -> bool {
+    node.labels().get(TYPE_LABEL).is_none_or(|kind| kind != VIRTUAL_NODE)
 }
 
 fn networks_of(node: &Node) -> impl Iterator<Item = Cidr> {

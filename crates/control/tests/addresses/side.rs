@@ -66,7 +66,7 @@ impl Side {
     /// The address service, and a client of it.
     pub async fn serve(&self) -> (Ipam, IpamClient<Channel>, Shutdown) {
         let shutdown = Shutdown::new();
-        let ipam = Ipam::start(self.client.clone(), &self.settings, &shutdown).await.unwrap();
+        let ipam = Ipam::start(&self.context(&shutdown)).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(ipam.clone().serve_on(listener, shutdown.clone()));
@@ -77,12 +77,15 @@ impl Side {
     /// What joins networks.
     pub async fn start(&self) -> (Ipam, Shutdown) {
         let shutdown = Shutdown::new();
-        let context = Context::new(self.client.clone(), self.settings.clone(), shutdown.clone());
-        let context = Arc::new(context);
-        let ipam = Ipam::start(self.client.clone(), &self.settings, &shutdown).await.unwrap();
+        let context = Arc::new(self.context(&shutdown));
+        let ipam = Ipam::start(&context).await.unwrap();
         tokio::spawn(network_config::run(context.clone(), ipam.clone()));
         tokio::spawn(replicator::run(context));
         (ipam, shutdown)
+    }
+
+    fn context(&self, shutdown: &Shutdown) -> Context {
+        Context::new(self.client.clone(), self.settings.clone(), shutdown.clone())
     }
 
     /// A gateway announces itself.

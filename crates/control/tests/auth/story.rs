@@ -172,9 +172,27 @@ pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {
     eventually("rome asks again", ask, Result::is_ok).await.expect("it was asked");
     milan.says("rome", "Accepted").await;
 
-    // It goes with the request.
+    // It goes with the request, but not before all that came with the peering has gone; and who asks
+    // again meanwhile is not refused.
+    milan.put_in::<NetworkConfig>("liqo-tenant-rome", "rome", network_config()).await;
+    let first = milan.entry("rome").await.uid();
+    requests.delete("rome", &Default::default()).await.expect("deleted");
+    milan.until::<ForeignCluster>("rome", |it| it.metadata.deletion_timestamp.is_some()).await;
+    eventually("rome asks once more", ask, Result::is_ok).await.expect("it was asked");
+    milan.until::<ForeignCluster>("rome", |entry| entry.uid() != first).await;
+    milan.says("rome", "Accepted").await;
+    let asked = milan.get_in::<ResourceRequest>("liqo-tenant-rome", "rome").await;
+    assert!(asked.is_some_and(|request| !refused(&request)), "it was refused");
+    milan.delete_in::<NetworkConfig>("liqo-tenant-rome", "rome").await;
     requests.delete("rome", &Default::default()).await.expect("deleted");
     milan.until_gone::<ForeignCluster>("rome").await;
+}
+
+fn network_config() -> serde_json::Value {
+    json!({ "spec": {
+        "clusterID": "id-of-milan", "podCIDR": "10.1.0.0/16", "externalCIDR": "10.2.0.0/16",
+        "endpointIP": "192.0.2.1", "backendType": "wireguard", "backend_config": { "port": "51840" },
+    } })
 }
 
 /// Rome has an identity at milan, which can't get one in return.
@@ -182,11 +200,7 @@ pub async fn what_was_never_reached_can_be_deleted(rome: &Side, milan: &Side) {
     let spec = json!({ "authUrl": "https://127.0.0.1:1", "clusterIdentity": rome.cluster() });
     milan.put::<ForeignCluster>("rome", json!({ "spec": spec })).await;
     milan.says("rome", "AuthUnreachable").await;
-    let config = json!({ "spec": {
-        "clusterID": "id-of-milan", "podCIDR": "10.1.0.0/16", "externalCIDR": "10.2.0.0/16",
-        "endpointIP": "192.0.2.1", "backendType": "wireguard", "backend_config": { "port": "51840" },
-    } });
-    milan.put_in::<NetworkConfig>("liqo-tenant-rome", "rome", config).await;
+    milan.put_in::<NetworkConfig>("liqo-tenant-rome", "rome", network_config()).await;
     milan.delete::<ForeignCluster>("rome").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     milan.entry("rome").await;

@@ -7,7 +7,7 @@ use tombolo_api::{
     ClusterId, ClusterIdentity,
     config::DiscoveryConfig,
     discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, ResourceRequest},
-    names::{DISCOVERY_TYPE_LABEL, LAST_UPDATE_ANNOTATION},
+    names::{DISCOVERY_TYPE_LABEL, LAST_UPDATE_ANNOTATION, REQUEST_ANNOTATION},
 };
 
 use super::Announcement;
@@ -110,21 +110,47 @@ pub fn incoming(
     known: &[ForeignCluster],
 ) -> Option<ForeignCluster> {
     let cluster = &request.spec.cluster_identity;
-    let own_name = request.metadata.name.as_deref() == Some(cluster.cluster_name.as_str());
-    let ending = request.metadata.deletion_timestamp.is_some();
     let is_known = known.iter().any(|entry| {
         id_of(entry) == Some(from)
             || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.spec.auth_url
     });
     let refused = request_state(request) == RequestState::Refused;
-    if cluster.cluster_id != *from || !own_name || ending || refused || is_known {
+    if !is_asked_by(request, from) || refused || is_known {
         return None;
     }
     let mut entry =
         ForeignCluster::new(&object_name(cluster, known), spec(request.spec.auth_url.clone()));
     entry.spec.cluster_identity = Some(cluster.clone());
     entry.metadata.labels = Some(labelled(DiscoveryType::IncomingPeering));
+    let uid = request.metadata.uid.clone().unwrap_or_default();
+    entry.metadata.annotations = Some([(REQUEST_ANNOTATION.to_owned(), uid)].into());
     Some(entry)
+}
+
+/// The entry that is there because the cluster has asked before, and is to stand for this request.
+pub fn asked_again<'a>(
+    request: &ResourceRequest,
+    from: &ClusterId,
+    known: &'a [ForeignCluster],
+) -> Option<&'a ForeignCluster> {
+    known.iter().filter(|_| is_asked_by(request, from)).find(|entry| {
+        id_of(entry) == Some(from)
+            && entry.metadata.deletion_timestamp.is_none()
+            && request_of(entry).is_some_and(|uid| request.metadata.uid.as_deref() != Some(uid))
+    })
+}
+
+/// Which request an entry is there for, if that is all it is there for: its UID.
+pub(crate) fn request_of(entry: &ForeignCluster) -> Option<&str> {
+    let annotation = entry.metadata.annotations.as_ref()?.get(REQUEST_ANNOTATION)?;
+    (kind(entry) == DiscoveryType::IncomingPeering).then_some(annotation)
+}
+
+fn is_asked_by(request: &ResourceRequest, from: &ClusterId) -> bool {
+    let cluster = &request.spec.cluster_identity;
+    cluster.cluster_id == *from
+        && request.metadata.name.as_deref() == Some(cluster.cluster_name.as_str())
+        && request.metadata.deletion_timestamp.is_none()
 }
 
 /// Whether an entry is there only because of a peering that is over. `asked` says whether a
@@ -148,6 +174,14 @@ pub fn senior<'a>(
         .filter(|other| id_of(other) == Some(id) && other.metadata.uid != entry.metadata.uid)
         .filter(|other| rank(other) < rank(entry) || id_of(entry) != Some(id))
         .min_by_key(|other| rank(other))
+}
+
+/// Whether what an entry that is being deleted stood for is not its own to remove: another entry for
+/// that cluster stays, or is being deleted as well and is the one to do it.
+pub fn is_left_to_others(entry: &ForeignCluster, known: &[ForeignCluster]) -> bool {
+    known.iter().filter(|other| id_of(other) == id_of(entry)).any(|other| {
+        other.metadata.deletion_timestamp.is_none() || other.metadata.uid > entry.metadata.uid
+    })
 }
 
 /// What the entry for a cluster is called: after the cluster, and its id too when that is taken.
@@ -370,5 +404,28 @@ mod tests {
         assert_eq!(senior(&old, &id, &known), None);
         let unfilled = entry("c", "Manual", None);
         assert_eq!(senior(&unfilled, &id, &known), Some(&old));
+    }
+
+    #[test]
+    fn of_several_entries_that_end_together_one_removes_what_they_stood_for() {
+        let entry = |uid: &str, ends: bool| -> ForeignCluster {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": uid, "uid": uid,
+                    "deletionTimestamp": ends.then_some("2026-01-01T00:00:00Z"),
+                },
+                "spec": {
+                    "authUrl": "https://milan",
+                    "clusterIdentity": { "clusterID": "m", "clusterName": "milan" },
+                },
+            }))
+            .unwrap()
+        };
+        let (one, two, stays) = (entry("1", true), entry("2", true), entry("0", false));
+        let both = [one.clone(), two.clone()];
+        assert!(is_left_to_others(&one, &both));
+        assert!(!is_left_to_others(&two, &both));
+        assert!(!is_left_to_others(&one, std::slice::from_ref(&one)));
+        assert!(is_left_to_others(&two, &[two.clone(), stays]));
     }
 }

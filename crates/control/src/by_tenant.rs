@@ -1,0 +1,73 @@
+//! Which ForeignClusters what happens in a tenant namespace is about.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use tombolo_api::{
+    ClusterId,
+    discovery::ForeignCluster,
+    names::{CLUSTER_ID_LABEL, TENANT_LABEL},
+};
+use tombolo_runtime::{
+    observe::{Object, Watched, Watches},
+    queue::Queue,
+};
+
+/// Asks for looks at ForeignClusters, by name.
+pub(crate) struct ByTenant<'a> {
+    watches: &'a Watches,
+    queue: &'a Queue<String>,
+    known: Known,
+}
+
+/// The ForeignClusters, and the namespaces.
+#[derive(Clone)]
+struct Known {
+    clusters: Arc<Watched<ForeignCluster>>,
+    namespaces: Arc<Watched<Namespace>>,
+}
+
+impl<'a> ByTenant<'a> {
+    /// Asks for those that change themselves, and for those whose namespace does.
+    pub fn feed(watches: &'a Watches, queue: &'a Queue<String>) -> Self {
+        let known = Known { clusters: watches.of(), namespaces: watches.of() };
+        known.clusters.feed(queue, |cluster| [cluster.name_any()]);
+        let seen = known.clone();
+        known.namespaces.feed(queue, move |namespace| seen.of(namespace));
+        Self { watches, queue, known }
+    }
+
+    /// And for those in whose namespace an object of this kind changes.
+    pub fn and<K: Object>(self) -> Self {
+        let known = self.known.clone();
+        self.watches.of::<K>().feed(self.queue, move |object| {
+            let namespace = object.namespace().map(|name| ObjectRef::new(&name));
+            let namespace = namespace.and_then(|name| known.namespaces.index().get(&name));
+            namespace.map(|namespace| known.of(&namespace)).unwrap_or_default()
+        });
+        self
+    }
+}
+
+impl Known {
+    fn of(&self, namespace: &Namespace) -> Vec<String> {
+        peer_of(namespace).map(|id| with_id(&self.clusters, &id)).unwrap_or_default()
+    }
+}
+
+/// Whose tenant namespace it is.
+pub(crate) fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
+    let labels = namespace.labels();
+    let is_tenant = labels.get(TENANT_LABEL).is_some_and(|value| value == "true");
+    labels.get(CLUSTER_ID_LABEL).filter(|_| is_tenant)?.parse().ok()
+}
+
+/// The names of the ForeignClusters for a cluster.
+pub(crate) fn with_id(clusters: &Watched<ForeignCluster>, id: &ClusterId) -> Vec<String> {
+    let is_it = |cluster: &ForeignCluster| {
+        cluster.spec.cluster_identity.as_ref().is_some_and(|identity| identity.cluster_id == *id)
+    };
+    let found = clusters.index().state_filter(is_it);
+    found.iter().map(|cluster| cluster.name_any()).collect()
+}

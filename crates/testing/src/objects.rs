@@ -76,6 +76,12 @@ impl Side {
     }
 
     /// Waits until the object is there as wanted.
+    pub async fn until<K: Global>(&self, name: &str, is_as_wanted: impl Fn(&K) -> bool) -> K {
+        let what = format!("{} {name} is as wanted", K::kind(&()));
+        answer_to(&what, async || self.get::<K>(name).await.filter(&is_as_wanted)).await
+    }
+
+    /// The same, in a namespace.
     pub async fn until_in<K: Namespaced>(
         &self,
         namespace: &str,

@@ -29,8 +29,8 @@ const HEALTH_PORT: u16 = 10282;
 /// Time after which something that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs until the end is asked for, and then leaves the node as it was. If it is killed, the next one
-/// finds its network namespace and goes on with it.
+/// Runs until the end is asked for. What was made stays, so that connections outlive a restart: the
+/// next one on this node goes on with it, and when another node has the next one, the agent removes it.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (ready, is_ready) = watch::channel(false);
     let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
@@ -104,9 +104,9 @@ impl Gateway {
             result = self.serve() => result,
             () = self.uninstalling() => Ok(()),
             () = self.replaced(leading, turn) => Ok(()),
-            () = self.shutdown.asked() => Ok(()),
+            () = self.shutdown.asked() => return Ok(()),
         };
-        // Whoever is active next, on this node or another, makes what it needs.
+        // Another node has the gateway, or none any more.
         if result.is_ok() {
             self.remove().await?;
         }

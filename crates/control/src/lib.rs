@@ -2,6 +2,7 @@
 
 pub mod auth;
 pub mod auth_url;
+mod binding;
 mod by_tenant;
 pub mod context;
 pub mod control;

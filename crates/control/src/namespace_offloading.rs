@@ -3,13 +3,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::{
-    core::v1::Namespace,
-    rbac::v1::{RoleBinding, RoleRef, Subject},
-};
+use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{ObjectMeta, Patch, PatchParams},
+    api::{Patch, PatchParams},
     runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::json;
@@ -30,7 +27,10 @@ use tombolo_runtime::{
     writer,
 };
 
-use crate::context::Context;
+use crate::{
+    binding::{Rights, binding},
+    context::Context,
+};
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
@@ -211,7 +211,7 @@ impl Seen {
     }
 
     async fn bind(&self, namespace: &str, owner: &NamespaceOffloading) -> Result<(), Error> {
-        let wanted = role_binding(namespace, owner);
+        let wanted = role_binding(owner);
         let is_there = self.binding(namespace).is_some_and(|have| {
             have.role_ref == wanted.role_ref
                 && have.subjects == wanted.subjects
@@ -231,26 +231,11 @@ impl Seen {
 }
 
 /// Lets virtual nodes read what they reflect from a namespace.
-fn role_binding(namespace: &str, owner: &NamespaceOffloading) -> RoleBinding {
-    RoleBinding {
-        metadata: ObjectMeta {
-            name: Some(KUBELET_ROLE_BINDING.into()),
-            namespace: Some(namespace.into()),
-            owner_references: owner.controller_owner_ref(&()).map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        },
-        role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".into(),
-            kind: "ClusterRole".into(),
-            name: KUBELET_NAMESPACE_ROLE.into(),
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".into(),
-            name: KUBELET_ACCOUNT.into(),
-            namespace: Some(NAMESPACE.into()),
-            api_group: None,
-        }]),
-    }
+fn role_binding(owner: &NamespaceOffloading) -> RoleBinding {
+    let rights = Rights::ClusterRole(KUBELET_NAMESPACE_ROLE);
+    let mut binding = binding(KUBELET_ROLE_BINDING, rights, (KUBELET_ACCOUNT, NAMESPACE));
+    binding.metadata.owner_references = owner.controller_owner_ref(&()).map(|owner| vec![owner]);
+    binding
 }
 
 fn is_ours(binding: &RoleBinding) -> bool {

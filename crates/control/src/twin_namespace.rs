@@ -3,10 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::{
-    core::v1::Namespace,
-    rbac::v1::{RoleBinding, RoleRef, Subject},
-};
+use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ObjectMeta, PostParams},
@@ -24,7 +21,11 @@ use tombolo_runtime::{
     writer,
 };
 
-use crate::{by_tenant::peer_of, context::Context};
+use crate::{
+    binding::{Rights, binding},
+    by_tenant::peer_of,
+    context::Context,
+};
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
@@ -187,7 +188,7 @@ impl Seen {
         let api = Api::namespaced(self.client.clone(), &twin.name);
         for (bound, bindings) in &self.bindings {
             let role = bound.role();
-            let wanted = role_binding(&twin.name, role, bound.account(tenant));
+            let wanted = binding(role, Rights::ClusterRole(role), bound.account(tenant));
             let have = bindings.get(&ObjectRef::new(role).within(&twin.name));
             if have.is_some_and(|b| b.role_ref == wanted.role_ref && b.subjects == wanted.subjects)
             {
@@ -204,25 +205,4 @@ impl Seen {
 /// nothing, for its sender writes it.
 fn sender(map: &NamespaceMap, namespaces: &BTreeMap<String, Arc<Namespace>>) -> Option<ClusterId> {
     peer_of(namespaces.get(&map.namespace()?)?)
-}
-
-fn role_binding(namespace: &str, role: &str, account: (&str, &str)) -> RoleBinding {
-    RoleBinding {
-        metadata: ObjectMeta {
-            name: Some(role.into()),
-            namespace: Some(namespace.into()),
-            ..ObjectMeta::default()
-        },
-        role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".into(),
-            kind: "ClusterRole".into(),
-            name: role.into(),
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".into(),
-            name: account.0.into(),
-            namespace: Some(account.1.into()),
-            api_group: None,
-        }]),
-    }
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
-    rbac::v1::{Role, RoleBinding, RoleRef, Subject},
+    rbac::v1::{Role, RoleBinding},
 };
 use kube::{
     Api, Client,
@@ -14,6 +14,7 @@ use tombolo_core::identity::{Stage, rules};
 use tombolo_runtime::writer;
 
 use super::{Error, MANAGER, failed};
+use crate::binding::{Rights, binding};
 
 /// How long a token counts; it is renewed long before.
 pub(crate) const TOKEN_SECONDS: i64 = 24 * 60 * 60;
@@ -32,20 +33,7 @@ pub(super) async fn ensure(
         ..ServiceAccount::default()
     };
     let role = Role { metadata: metadata.clone(), rules: Some(rules(&peer.cluster_name, stage)) };
-    let binding = RoleBinding {
-        metadata,
-        role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".to_owned(),
-            kind: "Role".to_owned(),
-            name: TENANT_ACCOUNT.to_owned(),
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: TENANT_ACCOUNT.to_owned(),
-            namespace: Some(tenant.to_owned()),
-            ..Subject::default()
-        }]),
-    };
+    let binding = binding(TENANT_ACCOUNT, Rights::Role(TENANT_ACCOUNT), (TENANT_ACCOUNT, tenant));
     let said = |what: &str| failed(format!("make the {what} {tenant}/{TENANT_ACCOUNT}"));
     let accounts = Api::namespaced(client.clone(), tenant);
     writer::apply(&accounts, MANAGER, &account).await.map_err(said("ServiceAccount"))?;

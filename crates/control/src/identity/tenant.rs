@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::{
     core::v1::{Namespace, Secret},
-    rbac::v1::{RoleBinding, RoleRef, Subject},
+    rbac::v1::RoleBinding,
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -31,6 +31,7 @@ use tombolo_runtime::writer;
 use tracing::{debug, info};
 
 use super::{Error, MANAGER, failed};
+use crate::binding::{Rights, binding};
 
 /// Who of this cluster needs rights in a tenant namespace: by which ClusterRole, and which account.
 const BOUND: [(&str, &str); 2] =
@@ -157,20 +158,7 @@ async fn bind(client: &Client, namespace: &str, role: &str, account: &str) -> Re
     if there.map_err(failed(format!("read RoleBinding {namespace}/{account}")))?.is_some() {
         return Ok(());
     }
-    let binding = RoleBinding {
-        metadata: ObjectMeta { name: Some(account.to_owned()), ..ObjectMeta::default() },
-        role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".to_owned(),
-            kind: "ClusterRole".to_owned(),
-            name: role.to_owned(),
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: account.to_owned(),
-            namespace: Some(NAMESPACE.to_owned()),
-            ..Subject::default()
-        }]),
-    };
+    let binding = binding(account, Rights::ClusterRole(role), (account, NAMESPACE));
     let bound = writer::apply(&bindings, MANAGER, &binding).await;
     bound.map(drop).map_err(failed(format!("bind {role} to {account} in {namespace}")))
 }

@@ -1,0 +1,35 @@
+//! Rights of a ServiceAccount in a namespace.
+
+use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
+use kube::api::ObjectMeta;
+
+/// Where the rights are said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rights<'a> {
+    /// By a Role of the same namespace.
+    Role(&'a str),
+    /// By a ClusterRole.
+    ClusterRole(&'a str),
+}
+
+/// The RoleBinding of this name, that gives rights to the account of a namespace.
+pub(crate) fn binding(name: &str, rights: Rights<'_>, account: (&str, &str)) -> RoleBinding {
+    let (kind, role) = match rights {
+        Rights::Role(role) => ("Role", role),
+        Rights::ClusterRole(role) => ("ClusterRole", role),
+    };
+    RoleBinding {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: kind.to_owned(),
+            name: role.to_owned(),
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: account.0.to_owned(),
+            namespace: Some(account.1.to_owned()),
+            ..Subject::default()
+        }]),
+    }
+}

@@ -14,7 +14,7 @@ use tombolo_api::{
 };
 use tombolo_control::{context::Context, health, offer, peering, replicator};
 use tombolo_runtime::shutdown::Shutdown;
-use tombolo_testbed::{Cluster, ClusterSpec, Component, Testbed};
+use tombolo_testbed::{Cluster, ClusterSpec, Component, Testbed, eventually};
 use tombolo_testing::Side;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,8 +26,8 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     let milan = side(bed.cluster("milan")).await;
     rome.knows(&milan).await;
     milan.knows(&rome).await;
-    let at_rome = start(&rome);
     let at_milan = start(&milan);
+    let at_rome = start_and_count_watches(bed.cluster("rome"), &rome).await;
 
     // Nothing happens before somebody wants it.
     rome.says("milan", "OutgoingPeering", "NotWanted").await;
@@ -91,6 +91,37 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     rome.says("milan", "OutgoingPeering", "Established").await;
     at_rome.ask();
     at_milan.ask();
+}
+
+/// However many controllers look at a kind, it is watched once.
+async fn start_and_count_watches(cluster: &Cluster, side: &Side) -> Shutdown {
+    // It begins to watch our kinds whenever it likes.
+    let _frozen = cluster.freeze(1, Component::ControllerManager).expect("it freezes");
+    let everywhere = |labels: &str| labels.contains("scope=\"cluster\"");
+    let before = side.watches(everywhere).await;
+    let shutdown = start(side);
+    let new = async || {
+        let mut now = side.watches(everywhere).await;
+        for (kind, count) in &mut now {
+            *count = count.saturating_sub(before.get(kind).copied().unwrap_or_default());
+        }
+        now.retain(|_, count| *count > 0);
+        now
+    };
+    let kinds = [
+        "clusterconfigs",
+        "foreignclusters",
+        "namespacemaps",
+        "namespaces",
+        "networkconfigs",
+        "nodes",
+        "pods",
+        "resourceoffers",
+        "resourcerequests",
+    ];
+    let once = kinds.map(|kind| (kind.to_owned(), 1)).into();
+    eventually("each kind is watched once", new, |new| *new == once).await;
+    shutdown
 }
 
 /// A cluster with an auth service, and a node that has two cores and an address; nothing runs on it.

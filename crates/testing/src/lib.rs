@@ -7,6 +7,7 @@ mod identity;
 mod objects;
 mod settings;
 mod side;
+mod watches;
 
 pub use definitions::define;
 pub use identity::condition;

@@ -12,7 +12,7 @@ use tombolo_kubelet::{
     reflection::{Homes, run_with},
 };
 use tombolo_runtime::{remote::Remote, shutdown::Shutdown};
-use tombolo_testbed::{ClusterSpec, Testbed};
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
 use tombolo_testing::{Namespaced, Side};
 use tonic::transport::Channel;
 
@@ -46,6 +46,11 @@ impl Shop {
         let (networks, _) = watch::channel(None);
         let namespace = namespace.to_owned();
         Self { rome, milan, namespace, twin, namespaces, networks, ipam, channel }
+    }
+
+    /// The cluster that all twins are in.
+    pub async fn milan() -> &'static Cluster {
+        BED.get_or_init(start).await.cluster("milan")
     }
 
     /// Until the end is asked for.

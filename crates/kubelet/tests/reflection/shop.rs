@@ -16,7 +16,7 @@ use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
 use tombolo_testing::{Namespaced, Side};
 use tonic::transport::Channel;
 
-use crate::ipam::FixedIpam;
+use crate::ipam;
 
 static BED: OnceCell<Testbed> = OnceCell::const_new();
 
@@ -28,8 +28,7 @@ pub struct Shop {
     pub twin: String,
     pub namespaces: watch::Sender<BTreeMap<String, String>>,
     pub networks: watch::Sender<Option<Networks>>,
-    pub ipam: FixedIpam,
-    channel: Channel,
+    address_service: Channel,
 }
 
 impl Shop {
@@ -40,12 +39,11 @@ impl Shop {
         let twin = format!("{namespace}-rome");
         rome.put::<Namespace>(namespace, json!({})).await;
         milan.put::<Namespace>(&twin, json!({})).await;
-        let ipam = FixedIpam::default();
-        let channel = ipam.clone().serve().await;
+        let address_service = ipam::client(&rome).await;
         let (namespaces, _) = watch::channel([(namespace.to_owned(), twin.clone())].into());
         let (networks, _) = watch::channel(None);
         let namespace = namespace.to_owned();
-        Self { rome, milan, namespace, twin, namespaces, networks, ipam, channel }
+        Self { rome, milan, namespace, twin, namespaces, networks, address_service }
     }
 
     /// The cluster that all twins are in.
@@ -74,7 +72,7 @@ impl Shop {
             shutdown: shutdown.clone(),
         };
         let homes = Arc::new(Homes::new(self.rome.client.clone()));
-        tokio::spawn(run_with(Arc::new(peer), homes, self.channel.clone()));
+        tokio::spawn(run_with(Arc::new(peer), homes, self.address_service.clone()));
         shutdown
     }
 
@@ -103,6 +101,8 @@ async fn start() -> Testbed {
     let cluster = |name: &str| ClusterSpec::new(name).control_plane_only();
     let bed = Testbed::builder("reflection").cluster(cluster("rome")).cluster(cluster("milan"));
     let bed = bed.start().await.expect("the control planes start");
-    Side::new(bed.cluster("milan")).await;
+    for name in ["rome", "milan"] {
+        Side::new(bed.cluster(name)).await;
+    }
     bed
 }

@@ -5,10 +5,11 @@ mod addresses;
 mod flow;
 mod home;
 mod kind;
+mod left;
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
-use tokio::time::sleep;
+use tokio::{sync::OnceCell, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::names::{IPAM_PORT, IPAM_SERVICE, NAMESPACE};
 use tombolo_runtime::controller::Chain;
@@ -34,6 +35,7 @@ pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
 /// The same, with this address service.
 pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Channel) {
     let addresses = Arc::new(Addresses::new(peer.cluster.cluster_id.clone(), address_service));
+    let left = OnceCell::new();
     let mut namespaces = peer.namespaces.clone();
     let mut flows: BTreeMap<(String, String), Vec<AbortOnDropHandle<()>>> = BTreeMap::new();
     let work = async {
@@ -61,15 +63,25 @@ pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Chann
                         return;
                     }
                 }
-                never = give_back(&addresses) => match never {},
+                never = give_back(&peer, &homes, &addresses, &left) => match never {},
             }
         }
     };
     peer.shutdown.or(work).await;
 }
 
-/// Gives back what namespaces had that were left, and waits for ever.
-async fn give_back(addresses: &Addresses) -> Infallible {
+/// Gives back what an earlier process left, if that is not known yet, and what namespaces had that
+/// were left; then waits for ever.
+async fn give_back(
+    peer: &Peer,
+    homes: &Homes,
+    addresses: &Addresses,
+    left: &OnceCell<()>,
+) -> Infallible {
+    while let Err(error) = left.get_or_try_init(|| left::find(peer, homes, addresses)).await {
+        warn!(retry_in = ?RETRY, "{}", Chain(&error));
+        sleep(RETRY).await;
+    }
     while let Err(error) = addresses.give_back().await {
         warn!(retry_in = ?RETRY, "{}", Chain(&error));
         sleep(RETRY).await;

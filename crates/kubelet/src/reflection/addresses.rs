@@ -95,6 +95,11 @@ impl Addresses {
         self.known().leave(namespace);
     }
 
+    /// These were asked for by somebody else, and are to be given back unless they are in use.
+    pub fn are_left(&self, left: BTreeSet<IpAddr>) {
+        self.known().are_left(left);
+    }
+
     /// Gives back what nobody uses any more.
     pub async fn give_back(&self) -> Result<(), Error> {
         self.settle(&BTreeSet::new()).await
@@ -183,6 +188,11 @@ impl Known {
     /// Notes that the slices of a namespace use nothing any more.
     fn leave(&mut self, namespace: &str) {
         self.end_use(|_, (of, _)| of == namespace);
+    }
+
+    fn are_left(&mut self, left: BTreeSet<IpAddr>) {
+        let users = &self.users;
+        self.unused.extend(left.into_iter().filter(|ip| !users.contains_key(ip)));
     }
 
     fn end_use(&mut self, ends: impl Fn(&IpAddr, &User) -> bool) {

@@ -4,17 +4,23 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use kube::api::ListParams;
 use tokio::{net::TcpListener, sync::OnceCell};
-use tombolo_api::{Cidr, NatCidr, net::NatMapping};
+use tombolo_api::{Cidr, ClusterId, NatCidr, net::NatMapping};
 use tombolo_control::ipam::Ipam;
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testing::Side;
 use tonic::transport::{Channel, Endpoint};
 
-static SERVICE: OnceCell<SocketAddr> = OnceCell::const_new();
+static SERVICE: OnceCell<(Ipam, SocketAddr)> = OnceCell::const_new();
 
-/// A client of the service, which knows milan: there, rome's external network is 10.72.0.0/16.
-pub async fn client(rome: &Side) -> Channel {
-    let address = SERVICE.get_or_init(async || serve(rome).await).await;
+/// A client of the service, which knows a cluster: there, rome's external network is 10.72.0.0/16.
+pub async fn client(rome: &Side, cluster: &ClusterId) -> Channel {
+    let (ipam, address) = SERVICE.get_or_init(async || serve(rome).await).await;
+    let cidr = |text: &str| text.parse::<Cidr>().unwrap();
+    let (pods, external) = (cidr("10.244.0.0/16"), cidr("10.245.0.0/16"));
+    ipam.reserve(cluster.clone(), pods, external).await.unwrap();
+    let name = |text| NatCidr::Remapped(cidr(text));
+    let (pods, external) = (name("10.71.0.0/16"), name("10.72.0.0/16"));
+    ipam.set_local_names(cluster.clone(), pods, external).await.unwrap();
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
 }
 
@@ -25,16 +31,11 @@ pub async fn is_mapped(rome: &Side, ip: &str) -> bool {
     mapped.any(|own| own.to_string() == ip)
 }
 
-async fn serve(rome: &Side) -> SocketAddr {
+async fn serve(rome: &Side) -> (Ipam, SocketAddr) {
     let shutdown = Shutdown::new();
     let ipam = Ipam::start(rome.client.clone(), &rome.settings, &shutdown).await.unwrap();
-    let cidr = |text: &str| text.parse::<Cidr>().unwrap();
-    let milan = || "id-of-milan".parse().unwrap();
-    ipam.reserve(milan(), cidr("10.244.0.0/16"), cidr("10.245.0.0/16")).await.unwrap();
-    let name = |text| NatCidr::Remapped(cidr(text));
-    ipam.set_local_names(milan(), name("10.71.0.0/16"), name("10.72.0.0/16")).await.unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(ipam.serve_on(listener, shutdown));
-    address
+    tokio::spawn(ipam.clone().serve_on(listener, shutdown));
+    (ipam, address)
 }

@@ -14,7 +14,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tombolo_api::virtualkubelet::ShadowEndpointSlice;
 use tombolo_core::translate::Networks;
@@ -40,7 +40,7 @@ fn objects_appear_follow_are_put_right_and_go() {
         let port = &service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0];
         assert_eq!(port.port, 80);
         assert_eq!(service.labels()["virtualkubelet.liqo.io/origin"], "id-of-rome");
-        assert_eq!(service.labels()["virtualkubelet.liqo.io/destination"], "id-of-milan");
+        assert_eq!(service.labels()["virtualkubelet.liqo.io/destination"], "id-of-follows");
         shop.there::<Secret>("login", |_| true).await;
         shop.there::<ConfigMap>("settings", |map| data(map, "b") == Some("2")).await;
 
@@ -74,7 +74,7 @@ fn objects_appear_follow_are_put_right_and_go() {
         shop.gone::<Service>("web").await;
 
         // What goes at home while nobody looks goes over there when somebody does.
-        reflection.ask();
+        reflection.end().await;
         shop.delete::<ConfigMap>("settings").await;
         let _reflection = shop.reflect();
         shop.gone::<ConfigMap>("settings").await;
@@ -184,12 +184,7 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
         let shop = Shop::new("leaves").await;
         shop.networks.send_replace(Some(networks()));
         shop.put::<ConfigMap>("settings", json!({ "data": { "a": "1" } })).await;
-        let slice = json!({
-            "metadata": { "labels": { "kubernetes.io/service-name": "web" } },
-            "addressType": "IPv4",
-            "endpoints": [{ "addresses": ["192.0.2.8"] }],
-        });
-        shop.put::<EndpointSlice>("web-1", slice).await;
+        shop.put::<EndpointSlice>("web-1", slice_of("192.0.2.8")).await;
         let _reflection = shop.reflect();
         shop.there::<ConfigMap>("settings", |_| true).await;
         shop.there::<ShadowEndpointSlice>("web-1", |shadow| addresses(shadow).len() == 1).await;
@@ -206,6 +201,38 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
         other.there::<ConfigMap>("settings", |map| data(map, "a") == Some("2")).await;
         assert!(shop.remote_api::<ConfigMap>().get_opt("settings").await.unwrap().is_some());
     });
+}
+
+#[test]
+fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
+    RUNTIME.block_on(async {
+        let shop = Shop::new("restarted").await;
+        shop.networks.send_replace(Some(networks()));
+        for (name, ip) in [("stays", "192.0.2.9"), ("goes", "192.0.2.10")] {
+            shop.put::<EndpointSlice>(name, slice_of(ip)).await;
+        }
+        let reflection = shop.reflect();
+        let is_named = |shadow: &ShadowEndpointSlice| addresses(shadow).len() == 1;
+        shop.there("goes", is_named).await;
+        let before = shop.there("stays", is_named).await;
+        reflection.end().await;
+        shop.delete::<EndpointSlice>("goes").await;
+        assert!(is_mapped(&shop.rome, "192.0.2.10").await);
+
+        let _reflection = shop.reflect();
+        is_given_back(&shop, "192.0.2.10").await;
+        let after = shop.there("stays", is_named).await;
+        assert_eq!(addresses(&after), addresses(&before));
+        assert!(is_mapped(&shop.rome, "192.0.2.9").await);
+    });
+}
+
+fn slice_of(ip: &str) -> Value {
+    json!({
+        "metadata": { "labels": { "kubernetes.io/service-name": "web" } },
+        "addressType": "IPv4",
+        "endpoints": [{ "addresses": [ip] }],
+    })
 }
 
 async fn is_given_back(shop: &Shop, ip: &str) {

@@ -14,6 +14,7 @@ use crate::node::Node;
 use crate::process::{self, Identity};
 use crate::testbed::Testbed;
 use crate::wait::block_on;
+use crate::wan;
 
 type Undo = Box<dyn FnOnce() -> Result<()> + Send>;
 
@@ -106,11 +107,18 @@ fn running(node: &Node, component: Component) -> Result<Identity> {
     })
 }
 
-/// One end of a path: a node, or all nodes of a cluster.
+/// One end of a path: a node, all nodes of a cluster, or the machine.
 #[derive(Debug, Clone)]
 pub struct End {
     name: String,
     ports: Vec<String>,
+}
+
+impl End {
+    /// The machine itself, where tests run.
+    pub fn machine() -> Self {
+        Self { name: "the machine".into(), ports: vec![wan::MACHINE.into()] }
+    }
 }
 
 impl From<&Node> for End {

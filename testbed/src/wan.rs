@@ -12,6 +12,9 @@ use crate::command::Cmd;
 use crate::error::Result;
 use crate::layout::{Layout, mac};
 
+/// The bridge's port that leads to the machine.
+pub(crate) const MACHINE: &str = "host";
+
 /// What the bridge has to know of a cluster.
 #[derive(Debug)]
 pub(crate) struct Side {
@@ -24,14 +27,14 @@ pub(crate) fn up(layout: Layout, sides: &[Side]) -> Result<()> {
     let (wan, host) = (layout.wan(), layout.host_link());
     let length = layout.network().prefix_len();
     Cmd::words(&format!("ip netns add {wan}")).run()?;
-    Cmd::words(&format!("ip link add {host} type veth peer name host netns {wan}")).run()?;
+    Cmd::words(&format!("ip link add {host} type veth peer name {MACHINE} netns {wan}")).run()?;
     Cmd::words(&format!("ip -n {wan} -batch -"))
         .stdin(format!(
             "link set lo up
              link add br0 type bridge
              addr add {}/{length} dev br0
              link set br0 up
-             link set host master br0 up",
+             link set {MACHINE} master br0 up",
             layout.gateway()
         ))
         .run()?;
@@ -104,8 +107,8 @@ fn strict_rules(sides: &[Side]) -> String {
 {chains}  chain forward {{
     type filter hook forward priority 0; policy drop;
     ether type arp accept
-    iifname \"host\" accept
-    oifname \"host\" accept
+    iifname \"{MACHINE}\" accept
+    oifname \"{MACHINE}\" accept
 {jumps}    ip saddr {{ {everybody} }} ip daddr {{ {everybody} }} accept
     ip saddr {{ {everybody} }} ip daddr 224.0.0.251 udp dport 5353 accept
     counter drop

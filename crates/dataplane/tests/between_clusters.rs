@@ -6,16 +6,15 @@ mod common;
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use common::{
-    Names, OVERLAPPING, picture,
+    Names, OVERLAPPING, picture, ruleset,
     traffic::{self, Open},
     two_clusters,
 };
-use tokio::{
-    task::spawn_blocking,
-    time::{sleep, timeout},
-};
+use tokio::{task::spawn_blocking, time::timeout};
 use tombolo_api::net::ConnectionStatus::{Connected, Connecting};
 use tombolo_core::plan::gateway::Inputs;
+use tombolo_dataplane::driver::netns::Netns;
+use tombolo_testbed::eventually;
 
 const SOON: Duration = Duration::from_secs(10);
 const PORT: u16 = 8080;
@@ -168,13 +167,15 @@ async fn a_connection_that_is_opened_while_there_is_no_gateway_works_once_it_is_
     let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
     timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
     traffic::serve(&b.nodes[1].pod, PORT);
-    drop(a.gateway.take());
-    sleep(Duration::from_millis(200)).await;
+    a.kill_gateway().await;
     let pods = a.nodes.iter().map(|node| node.pod.clone());
     let there = Ipv4Addr::new(10, 62, 2, 5);
     let opening: Vec<_> =
         pods.map(|pod| spawn_blocking(move || traffic::tcp(&pod, there, PORT, 1))).collect();
-    sleep(Duration::from_millis(500)).await;
+    for node in &a.nodes {
+        let ask = async || traffic::opening(&node.pod);
+        eventually("a connection is being opened", ask, |opening| *opening == 1).await;
+    }
     a.start().await;
     a.apply().await;
     for opening in opening {
@@ -227,6 +228,40 @@ async fn what_is_right_is_left_alone_and_what_is_taken_away_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_rules_of_a_gateway_change_in_one_step() {
+    const LOOKS: usize = 50;
+    let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
+    let inside = Netns::open(&a.path).unwrap().unwrap();
+    let gateway = a.gateway.as_mut().unwrap();
+    let without = Inputs { mtu: 1500, peers: BTreeMap::new() };
+    let with = Inputs { mtu: 1500, peers: a.peers.clone() };
+    let mut whole = Vec::new();
+    for inputs in [&without, &with] {
+        gateway.apply(inputs).await.unwrap();
+        whole.push(ruleset::table(&inside).unwrap());
+    }
+    assert_ne!(whole[0], whole[1]);
+
+    let looking = spawn_blocking({
+        let inside = inside.clone();
+        move || {
+            for _ in 0..LOOKS {
+                let seen = ruleset::table(&inside);
+                assert!(seen.as_ref().is_ok_and(|seen| whole.contains(seen)), "{seen:?}");
+            }
+        }
+    });
+    while !looking.is_finished() {
+        for inputs in [&without, &with] {
+            let before = ruleset::generation(&inside);
+            gateway.apply(inputs).await.unwrap();
+            assert_eq!(ruleset::generation(&inside), before + 1, "it is one transaction");
+        }
+    }
+    looking.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_was_killed_leaves_nothing_once_another_node_has_it() {
     let (_world, mut a, _b) = two_clusters(&OVERLAPPING).await;
     let has_link = |a: &common::Cluster| picture(&a.nodes[0].name).contains("liqo.host");
@@ -234,8 +269,7 @@ async fn a_gateway_that_was_killed_leaves_nothing_once_another_node_has_it() {
     a.apply_to_nodes().await;
     assert!(has_link(&a) && a.path.exists(), "its process is there, and may have just begun");
 
-    drop(a.gateway.take());
-    sleep(Duration::from_millis(200)).await;
+    a.kill_gateway().await;
     a.gateway_node = None;
     a.apply_to_nodes().await;
     assert!(has_link(&a) && a.path.exists(), "it may come back");

@@ -5,13 +5,16 @@ mod addresses;
 mod flow;
 mod home;
 mod kind;
+mod left;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
+use tokio::{sync::OnceCell, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::names::{IPAM_PORT, IPAM_SERVICE, NAMESPACE};
+use tombolo_runtime::controller::Chain;
 use tonic::transport::{Channel, Endpoint};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::peer::Peer;
 use addresses::Addresses;
@@ -19,6 +22,10 @@ use flow::Flow;
 use kind::{ConfigMaps, EndpointSlices, Kind, Secrets, Services};
 
 pub use home::Homes;
+
+const CONNECT: Duration = Duration::from_secs(5);
+const PING: Duration = Duration::from_secs(4);
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Reflects to one peer, until the end is asked for. The home watches other peers share.
 pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
@@ -28,12 +35,17 @@ pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
 /// The same, with this address service.
 pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Channel) {
     let addresses = Arc::new(Addresses::new(peer.cluster.cluster_id.clone(), address_service));
+    let left = OnceCell::new();
     let mut namespaces = peer.namespaces.clone();
     let mut flows: BTreeMap<(String, String), Vec<AbortOnDropHandle<()>>> = BTreeMap::new();
     let work = async {
         loop {
             let wanted = namespaces.borrow_and_update().clone();
-            flows.retain(|(home, remote), _| wanted.get(home) == Some(remote));
+            let is_gone = |pair: &(String, String)| wanted.get(&pair.0) != Some(&pair.1);
+            for (pair, flows) in flows.extract_if(.., |pair, _| is_gone(pair)) {
+                end(flows).await;
+                addresses.leave(&pair.0);
+            }
             for pair in wanted {
                 flows.entry(pair.clone()).or_insert_with(|| {
                     info!(cluster = %peer.cluster.cluster_name, namespace = pair.0, to = pair.1, "reflecting");
@@ -45,18 +57,54 @@ pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Chann
                     ]
                 });
             }
-            if namespaces.changed().await.is_err() {
-                return;
+            tokio::select! {
+                changed = namespaces.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                never = give_back(&peer, &homes, &addresses, &left) => match never {},
             }
         }
     };
     peer.shutdown.or(work).await;
 }
 
+/// Gives back what an earlier process left, if that is not known yet, and what namespaces had that
+/// were left; then waits for ever.
+async fn give_back(
+    peer: &Peer,
+    homes: &Homes,
+    addresses: &Addresses,
+    left: &OnceCell<()>,
+) -> Infallible {
+    while let Err(error) = left.get_or_try_init(|| left::find(peer, homes, addresses)).await {
+        warn!(retry_in = ?RETRY, "{}", Chain(&error));
+        sleep(RETRY).await;
+    }
+    while let Err(error) = addresses.give_back().await {
+        warn!(retry_in = ?RETRY, "{}", Chain(&error));
+        sleep(RETRY).await;
+    }
+    std::future::pending().await
+}
+
 /// The address service of this cluster; connected to when it is needed.
 fn address_service() -> Channel {
     let uri = format!("http://{IPAM_SERVICE}.{NAMESPACE}.svc:{IPAM_PORT}");
-    Endpoint::from_shared(uri).expect("a name and a port make a URI").connect_lazy()
+    let endpoint = Endpoint::from_shared(uri).expect("a name and a port make a URI");
+    // A connection to a process that is gone without a word is given up while a request waits.
+    let endpoint = endpoint.connect_timeout(CONNECT).http2_keep_alive_interval(PING);
+    endpoint.keep_alive_timeout(PING).connect_lazy()
+}
+
+/// Once they have ended they use nothing any more.
+async fn end(flows: Vec<AbortOnDropHandle<()>>) {
+    for flow in flows {
+        flow.abort();
+        // All that can be wrong is that it was aborted.
+        let _ = flow.await;
+    }
 }
 
 fn start<K: Kind>(

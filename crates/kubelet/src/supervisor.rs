@@ -1,5 +1,5 @@
-//! Which virtual nodes there are: one for each offer that was accepted. The watches on this cluster
-//! are shared by all of them.
+//! Which virtual nodes there are: one for each offer that was accepted. The watches on what peerings
+//! are made of are shared by all of them.
 
 use std::{collections::BTreeMap, sync::Arc};
 

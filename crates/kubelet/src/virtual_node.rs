@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Api, Client, ResourceExt};
 use tokio::{
     net::TcpListener,
-    sync::{Notify, watch},
+    sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tombolo_api::{
     ClusterIdentity,
@@ -158,8 +158,6 @@ async fn life(
     let (port, listener) = port.map_err(|source| LifeError::Listen(node.clone(), source))?;
 
     let (pods, asked) = Pods::new(peer.clone(), sources.inputs.clone());
-    let moved = Arc::new(Notify::new());
-    let _identity = renew(shared, &peer, &moved);
     let mut tasks = JoinSet::new();
     tasks.spawn(node::keep(peer.clone(), port, sources.inputs.clone(), peer.shutdown.child()));
     tasks.spawn(pods.clone().run(asked));
@@ -178,7 +176,7 @@ async fn life(
     };
     let drained = tokio::select! {
         drained = draining => drained,
-        () = moved.notified() => return Err(LifeError::Moved(node)),
+        () = renew(shared, &peer) => return Err(LifeError::Moved(node)),
     };
     if !drained {
         return Ok(());
@@ -243,22 +241,33 @@ fn offers(shared: &Shared, offer: &ResourceOffer) -> Api<ResourceOffer> {
     Api::namespaced(shared.client.clone(), &offer.namespace().unwrap_or_default())
 }
 
-/// A renewed identity counts as soon as it is there; tells when it takes another client to use it.
-fn renew(shared: &Shared, peer: &Peer, moved: &Arc<Notify>) -> Watched<Secret> {
-    let api = Api::namespaced(shared.client.clone(), &peer.tenant_namespace);
-    let (remotes, namespace) = (shared.remotes.clone(), peer.tenant_namespace.clone());
-    let (remote, moved) = (peer.remote.clone(), moved.clone());
-    Watched::telling(api, named(IDENTITY_SECRET), move |_, _| {
-        let (remotes, namespace) = (remotes.clone(), namespace.clone());
-        let (remote, moved) = (remote.clone(), moved.clone());
-        tokio::spawn(async move {
-            match remotes.in_namespace(&namespace, remote.cluster.clone()).await {
-                Ok(now) if now.is_same(&remote) => {}
-                Ok(_) => moved.notify_one(),
-                Err(error) => warn!(namespace, "renew the identity: {}", Chain(&error)),
+/// Puts a renewed identity to use as soon as it is there; ends when that takes another client.
+async fn renew(shared: &Shared, peer: &Peer) {
+    let api = Api::<Secret>::namespaced(shared.client.clone(), &peer.tenant_namespace);
+    let identity = Watched::new(api, named(IDENTITY_SECRET));
+    let mut changes = identity.changes();
+    let mut failures = 0;
+    loop {
+        let namespace = &peer.tenant_namespace;
+        let changed = changes.changed();
+        let wait = match failures {
+            0 => Ok(changed.await),
+            _ => timeout(RETRY.saturating_mul(1 << failures.min(6)), changed).await,
+        };
+        // It ends with whoever waits here.
+        if matches!(wait, Ok(Err(_))) {
+            return std::future::pending().await;
+        }
+        match shared.remotes.in_namespace(namespace, peer.cluster.clone()).await {
+            Ok(now) if now.is_same(&peer.remote) => failures = 0,
+            Ok(_) => return,
+            Err(error) => {
+                warn!(namespace, "renew the identity: {}", Chain(&error));
+                // What there is does not get better by itself.
+                failures = if matches!(error, NoIdentity::Read { .. }) { failures + 1 } else { 0 };
             }
-        });
-    })
+        }
+    }
 }
 
 /// Asks the pods of the node to end, and waits until they have: those of DaemonSets, which come

@@ -1,5 +1,6 @@
 //! Clients of API servers that notice when the other end is gone: a connection on which nothing
-//! comes back is given up within seconds, so that a watch never hangs on it.
+//! comes back is given up within seconds, so that a watch never hangs on it, and so is a request
+//! that nobody begins to answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,6 +15,8 @@ use kube::{
     client::{Body, ClientBuilder, ConfigExt, retry::RetryPolicy},
 };
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, retry::RetryLayer};
+
+use crate::time_limit::Limited;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const KEEPALIVE: Duration = Duration::from_secs(2);
@@ -63,6 +66,8 @@ pub fn build(config: &Config, token: Option<Token>) -> Result<Client, kube::Erro
         request
     };
     let service = ServiceBuilder::new()
+        // Also for all tries together.
+        .layer_fn(Limited)
         .layer(config.base_uri_layer())
         .layer(RetryLayer::new(RetryPolicy::server_retry()))
         .map_request(authorize)

@@ -1,5 +1,6 @@
 //! One leader at a time, by a Lease. It does not fence: whoever must not write twice also checks
-//! the version of what it writes.
+//! the version of what it writes. No clock is compared with another machine's: a lease has ended
+//! when it has not changed for its duration, by the clock of whoever waits for it.
 
 use std::time::Duration;
 
@@ -30,13 +31,14 @@ pub async fn lead(
     identity: &str,
     shutdown: &Shutdown,
 ) -> Shutdown {
-    let candidate = Candidate {
+    let mut candidate = Candidate {
         api: Api::namespaced(client, namespace),
         name: name.to_owned(),
         identity: identity.to_owned(),
+        seen: None,
     };
     while !shutdown.is_asked() {
-        match candidate.try_to_lead(Timestamp::now()).await {
+        match candidate.try_to_lead().await {
             Ok(true) => break,
             Ok(false) => {}
             Err(error) => warn!(lease = name, "ask for the lease: {error}"),
@@ -53,13 +55,20 @@ struct Candidate {
     api: Api<Lease>,
     name: String,
     identity: String,
+    seen: Option<Seen>,
+}
+
+/// A lease as it was found the last time, and since when it is like that.
+struct Seen {
+    spec: LeaseSpec,
+    since: Instant,
 }
 
 impl Candidate {
-    async fn keep(self, leading: Shutdown) {
+    async fn keep(mut self, leading: Shutdown) {
         let mut renewed = Instant::now();
         while leading.or(sleep(RENEW)).await.is_some() {
-            match timeout(RENEW, self.try_to_lead(Timestamp::now())).await {
+            match timeout(RENEW, self.try_to_lead()).await {
                 Ok(Ok(true)) => renewed = Instant::now(),
                 Ok(Ok(false)) => {
                     warn!(lease = self.name, "somebody else leads");
@@ -78,20 +87,46 @@ impl Candidate {
         }
     }
 
-    async fn try_to_lead(&self, now: Timestamp) -> kube::Result<bool> {
-        let Some(mut lease) = self.api.get_opt(&self.name).await? else {
-            let lease = Lease {
-                metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
-                spec: Some(self.held(&LeaseSpec::default(), now)),
-            };
-            return won(self.api.create(&PostParams::default(), &lease).await.map(drop));
-        };
-        let spec = lease.spec.take().unwrap_or_default();
-        if !free(&spec, &self.identity, now) {
-            return Ok(false);
+    async fn try_to_lead(&mut self) -> kube::Result<bool> {
+        loop {
+            let found = self.api.get_opt(&self.name).await?;
+            let spec = found.as_ref().and_then(|lease| lease.spec.clone()).unwrap_or_default();
+            if !is_free(&spec, self.unchanged(&spec), &self.identity) {
+                return Ok(false);
+            }
+            match self.take(found, &spec).await {
+                // Somebody was faster, maybe one who only annotates it.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                taken => return taken.map(|()| true),
+            }
         }
-        lease.spec = Some(self.held(&spec, now));
-        won(self.api.replace(&self.name, &PostParams::default(), &lease).await.map(drop))
+    }
+
+    /// For how long the lease has been like this.
+    fn unchanged(&mut self, spec: &LeaseSpec) -> Duration {
+        match &self.seen {
+            Some(seen) if seen.spec == *spec => seen.since.elapsed(),
+            _ => {
+                self.seen = Some(Seen { spec: spec.clone(), since: Instant::now() });
+                Duration::ZERO
+            }
+        }
+    }
+
+    async fn take(&self, found: Option<Lease>, before: &LeaseSpec) -> kube::Result<()> {
+        let spec = Some(self.held(before, Timestamp::now()));
+        let params = PostParams::default();
+        match found {
+            Some(lease) => {
+                let lease = Lease { spec, ..lease };
+                self.api.replace(&self.name, &params, &lease).await.map(drop)
+            }
+            None => {
+                let name = Some(self.name.clone());
+                let metadata = ObjectMeta { name, ..ObjectMeta::default() };
+                self.api.create(&params, &Lease { metadata, spec }).await.map(drop)
+            }
+        }
     }
 
     fn held(&self, before: &LeaseSpec, now: Timestamp) -> LeaseSpec {
@@ -119,45 +154,31 @@ impl Candidate {
     }
 }
 
-/// A conflict is: another one was faster.
-fn won(result: kube::Result<()>) -> kube::Result<bool> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether `identity` may take the lease.
-fn free(spec: &LeaseSpec, identity: &str, now: Timestamp) -> bool {
+/// Whether `identity` may take a lease that has been like this for a while.
+fn is_free(spec: &LeaseSpec, unchanged: Duration, identity: &str) -> bool {
     let Some(holder) = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty()) else {
         return true;
     };
     let duration = Duration::from_secs(spec.lease_duration_seconds.unwrap_or(0).max(0) as u64);
-    let Some(renewed) = &spec.renew_time else { return true };
-    holder == identity || now.duration_since(renewed.0) > duration.try_into().unwrap_or_default()
+    holder == identity || unchanged > duration
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn held_by(holder: &str, renewed: Timestamp) -> LeaseSpec {
-        LeaseSpec {
-            holder_identity: Some(holder.into()),
-            lease_duration_seconds: Some(8),
-            renew_time: Some(MicroTime(renewed)),
-            ..LeaseSpec::default()
-        }
-    }
-
     #[test]
     fn a_lease_is_free_when_nobody_holds_it_any_more() {
-        let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
-        let ago = |seconds| now - jiff::SignedDuration::from_secs(seconds);
-        assert!(free(&LeaseSpec::default(), "a", now));
-        assert!(!free(&held_by("b", ago(8)), "a", now));
-        assert!(free(&held_by("b", ago(9)), "a", now));
-        assert!(free(&held_by("a", ago(0)), "a", now));
+        let held_by = |holder: &str| LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(8),
+            ..LeaseSpec::default()
+        };
+        let seconds = Duration::from_secs;
+        assert!(is_free(&LeaseSpec::default(), seconds(0), "a"));
+        assert!(is_free(&held_by(""), seconds(0), "a"));
+        assert!(!is_free(&held_by("b"), seconds(8), "a"));
+        assert!(is_free(&held_by("b"), seconds(9), "a"));
+        assert!(is_free(&held_by("a"), seconds(0), "a"));
     }
 }

@@ -13,4 +13,5 @@ pub mod remote;
 pub mod settings;
 pub mod shutdown;
 pub mod telemetry;
+pub mod time_limit;
 pub mod writer;

@@ -1,6 +1,6 @@
 //! One API server with our definitions for all tests, and how they talk to it.
 
-use std::{error::Error, fs, path::Path, time::Duration};
+use std::{error::Error, fs, path::Path};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
-use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
 
 pub type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -105,13 +105,12 @@ pub async fn define_one(client: &Client, definition: &Value) -> Result {
     apply(client, definition).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = definition["metadata"]["name"].as_str().ok_or("no name")?;
-    for _ in 0..200 {
-        if is_served(client, &api.get(name).await?).await {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Err(format!("{name} is not served after ten seconds").into())
+    let ask = async || match api.get(name).await {
+        Ok(definition) => is_served(client, &definition).await,
+        Err(_) => false,
+    };
+    eventually(&format!("{name} is served"), ask, |is_served| *is_served).await;
+    Ok(())
 }
 
 async fn define(client: &Client) -> Result {

@@ -3,6 +3,7 @@
 
 #![allow(dead_code)] // Every test program uses a part of it.
 
+pub mod ruleset;
 pub mod traffic;
 
 use std::{
@@ -23,6 +24,7 @@ use tombolo_dataplane::{
     driver::{netns::Netns, tunnel::PrivateKey},
     gateway::machine::{self, Machine as Gateway, Place},
 };
+use tombolo_testbed::eventually;
 
 /// The network that all nodes are in, and what is attached to it; all gone when dropped.
 pub struct World {
@@ -182,6 +184,13 @@ impl Cluster {
     /// Starts the gateway.
     pub async fn start(&mut self) {
         self.gateway = Some(Gateway::start(&self.place(), &self.key, PORT).await.unwrap());
+    }
+
+    /// Ends the gateway without a word, and waits until it has ended. What it made stays.
+    pub async fn kill_gateway(&mut self) {
+        drop(self.gateway.take());
+        let is_left = async || machine::is_left(&self.place()).await.unwrap();
+        eventually("the gateway has ended", is_left, |is_left| *is_left).await;
     }
 
     /// Where the gateway is.

@@ -97,6 +97,15 @@ pub fn ping(from: &Netns, to: Ipv4Addr, size: usize) -> Result<(), String> {
     Err(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
+/// How many TCP connections are being opened and have no answer yet.
+pub fn opening(netns: &Netns) -> usize {
+    const SYN_SENT: &str = "02";
+    let read = || std::fs::read_to_string("/proc/thread-self/net/tcp");
+    let sockets = netns.run(read).unwrap().unwrap();
+    let states = sockets.lines().filter_map(|line| line.split_whitespace().nth(3));
+    states.filter(|state| *state == SYN_SENT).count()
+}
+
 /// How many packets have left by an interface.
 pub fn packets_to(netns: &Netns, link: &str) -> u64 {
     let read = || std::fs::read_to_string("/proc/thread-self/net/dev");

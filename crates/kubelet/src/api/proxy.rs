@@ -13,6 +13,7 @@ use hyper::{body::Incoming, upgrade};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use tokio::io::copy_bidirectional;
+use tombolo_runtime::time_limit::Unlimited;
 use tracing::debug;
 
 use super::{Body, text};
@@ -46,6 +47,7 @@ pub(super) async fn pass_on(
         Err(error) => return text(StatusCode::BAD_REQUEST, &format!("{path}: {error}")),
     }
     copy_headers(request.headers(), asked.headers_mut());
+    asked.extensions_mut().insert(Unlimited);
     let mut answer = match remote.send(asked).await {
         Ok(answer) => answer,
         Err(error) => {

@@ -4,9 +4,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::{MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 use tombolo_api::{
     ClusterId,
     ipam::{
@@ -16,17 +18,25 @@ use tombolo_api::{
 };
 use tombolo_core::translate::Networks;
 use tonic::transport::Channel;
-use tracing::debug;
 
-/// Some endpoints have no address over there yet.
+/// How long the address service is waited for.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Some endpoints have no address over there yet, or have one that nobody uses any more.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address service does not answer.
+    /// The address service does not say.
     #[error("ask the address service what {0} addresses are called in cluster {1}")]
     Ask(usize, ClusterId, #[source] Box<tonic::Status>),
     /// The address service has none for it.
     #[error("the address service has no address for {0} in cluster {1}: {2}")]
     Refused(IpAddr, ClusterId, String),
+    /// The address service does not take them.
+    #[error("give {0} addresses in cluster {1} back to the address service")]
+    GiveBack(usize, ClusterId, #[source] Box<tonic::Status>),
+    /// The address service hangs, or is out of reach.
+    #[error("the address service does not answer within {} s", LIMIT.as_secs())]
+    Late,
 }
 
 /// A slice: its namespace and its name.
@@ -37,21 +47,32 @@ pub type User = (String, String);
 pub struct Addresses {
     cluster: ClusterId,
     service: IpamClient<Channel>,
-    known: Mutex<Known>,
+    known: std::sync::Mutex<Known>,
+    /// Whoever has it speaks to the service: what is given back and asked for again is so in this
+    /// order.
+    turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     /// What they were asked under; with other networks they are others.
     networks: Option<Networks>,
-    names: BTreeMap<IpAddr, IpAddr>,
     users: BTreeMap<IpAddr, BTreeSet<User>>,
+    /// Of those that have users.
+    names: BTreeMap<IpAddr, IpAddr>,
+    /// To be given back.
+    unused: BTreeSet<IpAddr>,
 }
 
 impl Addresses {
     /// None in use yet.
     pub fn new(cluster: ClusterId, service: Channel) -> Self {
-        Self { cluster, service: IpamClient::new(service), known: Mutex::default() }
+        Self {
+            cluster,
+            service: IpamClient::new(service),
+            known: std::sync::Mutex::default(),
+            turn: Mutex::default(),
+        }
     }
 
     /// What these addresses are called over there. From now on they are what `user` uses, and no
@@ -62,27 +83,46 @@ impl Addresses {
         wanted: &BTreeSet<IpAddr>,
         networks: Option<&Networks>,
     ) -> (BTreeMap<IpAddr, IpAddr>, Option<Error>) {
-        let mut known = self.known.lock().await;
-        if networks.is_some() && known.networks.as_ref() != networks {
-            known.networks = networks.copied();
-            known.names.clear();
-        }
-        let left = known.use_only(user, wanted);
-        if !left.is_empty() {
-            self.give_back(&left).await;
-        }
-        let missing: Vec<_> =
-            wanted.iter().filter(|ip| !known.names.contains_key(ip)).copied().collect();
-        let error = self.ask(&missing, &mut known.names).await.err();
+        self.known().use_only(user, wanted, networks);
+        let error = self.settle(wanted).await.err();
+        let known = self.known();
         let names = known.names.iter().filter(|(ip, _)| wanted.contains(ip));
         (names.map(|(ip, name)| (*ip, *name)).collect(), error)
     }
 
-    async fn ask(
-        &self,
-        missing: &[IpAddr],
-        names: &mut BTreeMap<IpAddr, IpAddr>,
-    ) -> Result<(), Error> {
+    /// No slice of a namespace uses any address any more.
+    pub fn leave(&self, namespace: &str) {
+        self.known().leave(namespace);
+    }
+
+    /// These were asked for by somebody else, and are to be given back unless they are in use.
+    pub fn are_left(&self, left: BTreeSet<IpAddr>) {
+        self.known().are_left(left);
+    }
+
+    /// Gives back what nobody uses any more.
+    pub async fn give_back(&self) -> Result<(), Error> {
+        self.settle(&BTreeSet::new()).await
+    }
+
+    /// Gives back what nobody uses any more, and asks for names that are wanted and not known.
+    async fn settle(&self, wanted: &BTreeSet<IpAddr>) -> Result<(), Error> {
+        if self.known().is_settled(wanted) {
+            return Ok(());
+        }
+        let settling = async {
+            let _turn = self.turn.lock().await;
+            let given_back = self.unmap().await;
+            self.map(wanted).await.and(given_back)
+        };
+        timeout(LIMIT, settling).await.unwrap_or(Err(Error::Late))
+    }
+
+    async fn map(&self, wanted: &BTreeSet<IpAddr>) -> Result<(), Error> {
+        let (missing, networks) = {
+            let known = self.known();
+            (known.unnamed(wanted), known.networks)
+        };
         if missing.is_empty() {
             return Ok(());
         }
@@ -97,7 +137,7 @@ impl Addresses {
             let why = match result.result {
                 Some(map_result::Result::Response(response)) => match response.ip.parse() {
                     Ok(name) => {
-                        names.insert(*ip, name);
+                        self.known().name(*ip, name, networks);
                         continue;
                     }
                     Err(_) => format!("it answers {:?}", response.ip),
@@ -110,51 +150,141 @@ impl Addresses {
         outcome
     }
 
-    /// What is not given back now is when the peering ends.
-    async fn give_back(&self, left: &[IpAddr]) {
+    async fn unmap(&self) -> Result<(), Error> {
+        let unused = self.known().unused.clone();
+        if unused.is_empty() {
+            return Ok(());
+        }
         let request =
             |ip: &IpAddr| UnmapRequest { cluster_id: self.cluster.to_string(), ip: ip.to_string() };
-        let batch = UnmapBatchRequest { requests: left.iter().map(request).collect() };
-        if let Err(status) = self.service.clone().unmap_endpoint_ip_batch(batch).await {
-            debug!(cluster = %self.cluster, "{} addresses are not given back: {status}", left.len());
-        }
+        let batch = UnmapBatchRequest { requests: unused.iter().map(request).collect() };
+        let answer = self.service.clone().unmap_endpoint_ip_batch(batch).await;
+        answer.map_err(|status| {
+            Error::GiveBack(unused.len(), self.cluster.clone(), Box::new(status))
+        })?;
+        self.known().unused.retain(|ip| !unused.contains(ip));
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Known {
-    /// Notes what a slice uses; returns the addresses that nobody uses any more.
-    fn use_only(&mut self, user: &User, wanted: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
-        let mut left = Vec::new();
-        for (ip, users) in &mut self.users {
-            if !wanted.contains(ip) && users.remove(user) && users.is_empty() {
-                left.push(*ip);
-            }
-        }
-        for ip in &left {
-            self.users.remove(ip);
-            self.names.remove(ip);
+    /// Notes what a slice uses.
+    fn use_only(&mut self, user: &User, wanted: &BTreeSet<IpAddr>, networks: Option<&Networks>) {
+        if networks.is_some() && self.networks.as_ref() != networks {
+            self.networks = networks.copied();
+            self.names.clear();
         }
         for ip in wanted {
             self.users.entry(*ip).or_default().insert(user.clone());
+            self.unused.remove(ip);
         }
-        left
+        self.end_use(|ip, other| other == user && !wanted.contains(ip));
+    }
+
+    /// Notes that the slices of a namespace use nothing any more.
+    fn leave(&mut self, namespace: &str) {
+        self.end_use(|_, (of, _)| of == namespace);
+    }
+
+    fn are_left(&mut self, left: BTreeSet<IpAddr>) {
+        let users = &self.users;
+        self.unused.extend(left.into_iter().filter(|ip| !users.contains_key(ip)));
+    }
+
+    fn end_use(&mut self, ends: impl Fn(&IpAddr, &User) -> bool) {
+        for (ip, users) in &mut self.users {
+            users.retain(|user| !ends(ip, user));
+        }
+        for (ip, _) in self.users.extract_if(.., |_, users| users.is_empty()) {
+            self.names.remove(&ip);
+            self.unused.insert(ip);
+        }
+    }
+
+    /// Notes a name that was asked for under these networks.
+    fn name(&mut self, ip: IpAddr, name: IpAddr, networks: Option<Networks>) {
+        if self.users.contains_key(&ip) && self.networks == networks {
+            self.names.insert(ip, name);
+        }
+    }
+
+    fn unnamed(&self, wanted: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+        wanted.iter().filter(|ip| !self.names.contains_key(ip)).copied().collect()
+    }
+
+    fn is_settled(&self, wanted: &BTreeSet<IpAddr>) -> bool {
+        self.unused.is_empty() && self.unnamed(wanted).is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::{net::TcpListener, time::Instant};
+    use tonic::transport::Endpoint;
+
     use super::*;
+
+    fn set(all: &[&str]) -> BTreeSet<IpAddr> {
+        all.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn user(namespace: &str, name: &str) -> User {
+        (namespace.into(), name.into())
+    }
 
     #[test]
     fn an_address_is_given_back_when_no_slice_has_it_any_more() {
         let mut known = Known::default();
-        let ip = |text: &str| text.parse().unwrap();
-        let set = |all: &[&str]| all.iter().map(|text| ip(text)).collect();
-        let (a, b) = (("shop".into(), "a".into()), ("shop".into(), "b".into()));
-        assert!(known.use_only(&a, &set(&["10.0.0.1", "10.0.0.2"])).is_empty());
-        assert!(known.use_only(&b, &set(&["10.0.0.1"])).is_empty());
-        assert_eq!(known.use_only(&a, &set(&[])), [ip("10.0.0.2")]);
-        assert_eq!(known.use_only(&b, &set(&[])), [ip("10.0.0.1")]);
+        let (a, b) = (user("shop", "a"), user("shop", "b"));
+        known.use_only(&a, &set(&["10.0.0.1", "10.0.0.2"]), None);
+        known.use_only(&b, &set(&["10.0.0.1"]), None);
+        known.use_only(&a, &set(&[]), None);
+        assert_eq!(known.unused, set(&["10.0.0.2"]));
+        known.use_only(&b, &set(&[]), None);
+        assert_eq!(known.unused, set(&["10.0.0.1", "10.0.0.2"]));
         assert!(known.users.is_empty());
+        known.use_only(&a, &set(&["10.0.0.2"]), None);
+        assert_eq!(known.unused, set(&["10.0.0.1"]), "what is used again stays");
+    }
+
+    #[test]
+    fn a_namespace_that_leaves_uses_nothing() {
+        let mut known = Known::default();
+        known.use_only(&user("shop", "a"), &set(&["10.0.0.1", "10.0.0.2"]), None);
+        known.use_only(&user("bank", "a"), &set(&["10.0.0.1"]), None);
+        known.leave("shop");
+        assert_eq!(known.unused, set(&["10.0.0.2"]));
+    }
+
+    #[test]
+    fn a_name_that_comes_too_late_is_not_kept() {
+        let mut known = Known::default();
+        let (ip, name) = (Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 72, 0, 4).into());
+        known.use_only(&user("shop", "a"), &set(&["10.0.0.1"]), None);
+        known.leave("shop");
+        known.name(ip, name, None);
+        known.use_only(&user("shop", "a"), &set(&["10.0.0.1"]), None);
+        assert_eq!(known.unnamed(&set(&["10.0.0.1"])), [ip], "it may have been given back");
+    }
+
+    #[tokio::test]
+    async fn a_service_that_does_not_answer_holds_nobody_up() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let uri = format!("http://{}", silent.local_addr().unwrap());
+        let channel = Endpoint::from_shared(uri).unwrap().connect_lazy();
+        let addresses = Addresses::new("id-of-milan".parse().unwrap(), channel);
+        let (wanted, begun) = (set(&["10.0.0.1"]), Instant::now());
+        let (a, b) = (user("shop", "a"), user("shop", "b"));
+        let ((_, first), (_, second)) =
+            tokio::join!(addresses.names(&a, &wanted, None), addresses.names(&b, &wanted, None),);
+        assert!(matches!(first, Some(Error::Late)), "{first:?}");
+        assert!(matches!(second, Some(Error::Late)), "{second:?}");
+        assert!(begun.elapsed() < LIMIT * 3 / 2, "they wait side by side");
     }
 }

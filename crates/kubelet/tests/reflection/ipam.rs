@@ -1,105 +1,41 @@
-//! An address service that nothing has to be set up for.
+//! Rome's address service.
 
-use std::{
-    net::Ipv4Addr,
-    sync::{Arc, Mutex},
-};
+use std::net::{Ipv4Addr, SocketAddr};
 
-use tokio::net::TcpListener;
-use tombolo_api::ipam::{
-    GetHomePodIpBatchRequest, GetHomePodIpBatchResponse, GetHomePodIpRequest, GetHomePodIpResponse,
-    GetRemotePodIpBatchRequest, GetRemotePodIpBatchResponse, GetRemotePodIpRequest,
-    GetRemotePodIpResponse, MapBatchRequest, MapBatchResponse, MapRequest, MapResponse, MapResult,
-    UnmapBatchRequest, UnmapBatchResponse, UnmapRequest, UnmapResponse,
-    ipam_server::{Ipam, IpamServer},
-    map_result,
-};
-use tonic::{
-    Request, Response, Status,
-    transport::{Channel, Endpoint, Server},
-};
+use kube::api::ListParams;
+use tokio::{net::TcpListener, sync::OnceCell};
+use tombolo_api::{Cidr, ClusterId, NatCidr, net::NatMapping};
+use tombolo_control::ipam::Ipam;
+use tombolo_runtime::shutdown::Shutdown;
+use tombolo_testing::Side;
+use tonic::transport::{Channel, Endpoint};
 
-/// An address service that has 10.72.0.x for whatever ends in x.
-#[derive(Clone, Default)]
-pub struct FixedIpam {
-    pub given_back: Arc<Mutex<Vec<String>>>,
+static SERVICE: OnceCell<(Ipam, SocketAddr)> = OnceCell::const_new();
+
+/// A client of the service, which knows a cluster: there, rome's external network is 10.72.0.0/16.
+pub async fn client(rome: &Side, cluster: &ClusterId) -> Channel {
+    let (ipam, address) = SERVICE.get_or_init(async || serve(rome).await).await;
+    let cidr = |text: &str| text.parse::<Cidr>().unwrap();
+    let (pods, external) = (cidr("10.244.0.0/16"), cidr("10.245.0.0/16"));
+    ipam.reserve(cluster.clone(), pods, external).await.unwrap();
+    let name = |text| NatCidr::Remapped(cidr(text));
+    let (pods, external) = (name("10.71.0.0/16"), name("10.72.0.0/16"));
+    ipam.set_local_names(cluster.clone(), pods, external).await.unwrap();
+    Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
 }
 
-impl FixedIpam {
-    pub async fn serve(self) -> Channel {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let incoming = tonic::transport::server::TcpIncoming::from(listener);
-        let server = Server::builder().add_service(IpamServer::new(self));
-        tokio::spawn(server.serve_with_incoming(incoming));
-        Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
-    }
+/// Whether the gateway is told of an address.
+pub async fn is_mapped(rome: &Side, ip: &str) -> bool {
+    let mappings = rome.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
+    let mut mapped = mappings.iter().flat_map(|mapping| mapping.spec.cluster_mappings.keys());
+    mapped.any(|own| own.to_string() == ip)
 }
 
-type Answer<T> = Result<Response<T>, Status>;
-
-fn unused<T>() -> Answer<T> {
-    Err(Status::unimplemented("nobody asks for this"))
-}
-
-#[tonic::async_trait]
-impl Ipam for FixedIpam {
-    async fn map_endpoint_ip_batch(
-        &self,
-        request: Request<MapBatchRequest>,
-    ) -> Answer<MapBatchResponse> {
-        let map = |request: &MapRequest| {
-            assert_eq!(request.cluster_id, "id-of-milan");
-            let last = request.ip.rsplit('.').next().unwrap();
-            let response = MapResponse { ip: format!("10.72.0.{last}") };
-            MapResult { result: Some(map_result::Result::Response(response)) }
-        };
-        let results = request.get_ref().requests.iter().map(map).collect();
-        Ok(Response::new(MapBatchResponse { results }))
-    }
-
-    async fn unmap_endpoint_ip_batch(
-        &self,
-        request: Request<UnmapBatchRequest>,
-    ) -> Answer<UnmapBatchResponse> {
-        let back = request.get_ref().requests.iter().map(|request| request.ip.clone());
-        self.given_back.lock().unwrap().extend(back);
-        Ok(Response::new(UnmapBatchResponse { results: Vec::new() }))
-    }
-
-    async fn map_endpoint_ip(&self, _: Request<MapRequest>) -> Answer<MapResponse> {
-        unused()
-    }
-
-    async fn unmap_endpoint_ip(&self, _: Request<UnmapRequest>) -> Answer<UnmapResponse> {
-        unused()
-    }
-
-    async fn get_remote_pod_ip(
-        &self,
-        _: Request<GetRemotePodIpRequest>,
-    ) -> Answer<GetRemotePodIpResponse> {
-        unused()
-    }
-
-    async fn get_home_pod_ip(
-        &self,
-        _: Request<GetHomePodIpRequest>,
-    ) -> Answer<GetHomePodIpResponse> {
-        unused()
-    }
-
-    async fn get_remote_pod_ip_batch(
-        &self,
-        _: Request<GetRemotePodIpBatchRequest>,
-    ) -> Answer<GetRemotePodIpBatchResponse> {
-        unused()
-    }
-
-    async fn get_home_pod_ip_batch(
-        &self,
-        _: Request<GetHomePodIpBatchRequest>,
-    ) -> Answer<GetHomePodIpBatchResponse> {
-        unused()
-    }
+async fn serve(rome: &Side) -> (Ipam, SocketAddr) {
+    let shutdown = Shutdown::new();
+    let ipam = Ipam::start(rome.client.clone(), &rome.settings, &shutdown).await.unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(ipam.clone().serve_on(listener, shutdown));
+    (ipam, address)
 }

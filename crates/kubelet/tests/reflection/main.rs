@@ -14,12 +14,13 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tombolo_api::virtualkubelet::ShadowEndpointSlice;
 use tombolo_core::translate::Networks;
-use tombolo_testbed::{answer_to, eventually};
+use tombolo_testbed::{Component, answer_to, eventually};
 
+use ipam::is_mapped;
 use shop::Shop;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
@@ -32,7 +33,6 @@ fn objects_appear_follow_are_put_right_and_go() {
             json!({ "type": "NodePort", "selector": { "app": "web" }, "ports": [{ "port": 80 }] });
         shop.put::<Service>("web", json!({ "spec": web })).await;
         shop.put::<ConfigMap>("settings", json!({ "data": { "a": "1", "b": "2" } })).await;
-        shop.put::<ConfigMap>("kube-root-ca.crt", json!({ "data": { "ca.crt": "x" } })).await;
         shop.put::<Secret>("login", json!({ "data": { "user": "YQ==" } })).await;
         let reflection = shop.reflect();
 
@@ -40,7 +40,7 @@ fn objects_appear_follow_are_put_right_and_go() {
         let port = &service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0];
         assert_eq!(port.port, 80);
         assert_eq!(service.labels()["virtualkubelet.liqo.io/origin"], "id-of-rome");
-        assert_eq!(service.labels()["virtualkubelet.liqo.io/destination"], "id-of-milan");
+        assert_eq!(service.labels()["virtualkubelet.liqo.io/destination"], "id-of-follows");
         shop.there::<Secret>("login", |_| true).await;
         shop.there::<ConfigMap>("settings", |map| data(map, "b") == Some("2")).await;
 
@@ -74,13 +74,31 @@ fn objects_appear_follow_are_put_right_and_go() {
         shop.gone::<Service>("web").await;
 
         // What goes at home while nobody looks goes over there when somebody does.
-        reflection.ask();
+        reflection.end().await;
         shop.delete::<ConfigMap>("settings").await;
         let _reflection = shop.reflect();
         shop.gone::<ConfigMap>("settings").await;
         shop.there::<Secret>("login", |_| true).await;
-        let root = shop.milan.get_in::<ConfigMap>(&shop.twin, "kube-root-ca.crt").await.unwrap();
-        assert!(!root.labels().contains_key("virtualkubelet.liqo.io/origin"));
+    });
+}
+
+#[test]
+fn the_certificate_of_a_cluster_is_not_reflected() {
+    RUNTIME.block_on(async {
+        // Milan's own would be in the way of a copy, and is made by its controller manager.
+        let stopped = Shop::milan().await.stop(1, Component::ControllerManager);
+        let stopped = stopped.expect("it stops");
+        let shop = Shop::new("certificate").await;
+        shop.rome.until_in::<ConfigMap>(&shop.namespace, "kube-root-ca.crt", |_| true).await;
+        let _reflection = shop.reflect();
+        // Whatever was there at first has been looked at once later changes have come.
+        for a in ["1", "2", "3"] {
+            shop.put::<ConfigMap>("settings", json!({ "data": { "a": a } })).await;
+            shop.there::<ConfigMap>("settings", |map| data(map, "a") == Some(a)).await;
+        }
+        let copy = shop.milan.get_in::<ConfigMap>(&shop.twin, "kube-root-ca.crt").await;
+        assert_eq!(copy, None);
+        stopped.undo().expect("it starts again");
     });
 }
 
@@ -131,9 +149,13 @@ fn endpoints_are_known_by_their_address_over_there() {
         assert_eq!(nothing, None, "the networks are not known yet");
         shop.networks.send_replace(Some(networks()));
         let shadow = shop.there::<ShadowEndpointSlice>("web-1", |shadow| {
-            addresses(shadow) == ["10.71.1.5", "10.72.0.7"]
+            let addresses = addresses(shadow);
+            addresses.len() == 2
+                && addresses[0] == "10.71.1.5"
+                && addresses[1].starts_with("10.72.")
         });
         let shadow = shadow.await;
+        assert!(is_mapped(&shop.rome, "192.0.2.7").await);
         assert_eq!(shadow.labels()["kubernetes.io/service-name"], "web");
         assert!(shadow.spec.template.endpoints.iter().all(|e| e.node_name.is_none()));
 
@@ -150,9 +172,7 @@ fn endpoints_are_known_by_their_address_over_there() {
         });
         let conditions = shadow.await.spec.template.endpoints[0].conditions.clone().unwrap();
         assert_eq!(conditions.ready, Some(false));
-        let given_back = async || shop.ipam.given_back.lock().unwrap().clone();
-        let is_among = |all: &Vec<String>| all.iter().any(|ip| ip == "192.0.2.7");
-        eventually("it is given back", given_back, is_among).await;
+        is_given_back(&shop, "192.0.2.7").await;
         shop.delete::<EndpointSlice>("web-1").await;
         shop.gone::<ShadowEndpointSlice>("web-1").await;
     });
@@ -162,10 +182,15 @@ fn endpoints_are_known_by_their_address_over_there() {
 fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
     RUNTIME.block_on(async {
         let shop = Shop::new("leaves").await;
+        shop.networks.send_replace(Some(networks()));
         shop.put::<ConfigMap>("settings", json!({ "data": { "a": "1" } })).await;
+        shop.put::<EndpointSlice>("web-1", slice_of("192.0.2.8")).await;
         let _reflection = shop.reflect();
         shop.there::<ConfigMap>("settings", |_| true).await;
+        shop.there::<ShadowEndpointSlice>("web-1", |shadow| addresses(shadow).len() == 1).await;
+        assert!(is_mapped(&shop.rome, "192.0.2.8").await);
         shop.namespaces.send_replace(BTreeMap::new());
+        is_given_back(&shop, "192.0.2.8").await;
         // The flows have heard of it once another namespace of the same send is reflected.
         let other = Shop::new("stays").await;
         other.put::<ConfigMap>("settings", json!({ "data": { "a": "1" } })).await;
@@ -176,6 +201,43 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
         other.there::<ConfigMap>("settings", |map| data(map, "a") == Some("2")).await;
         assert!(shop.remote_api::<ConfigMap>().get_opt("settings").await.unwrap().is_some());
     });
+}
+
+#[test]
+fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
+    RUNTIME.block_on(async {
+        let shop = Shop::new("restarted").await;
+        shop.networks.send_replace(Some(networks()));
+        for (name, ip) in [("stays", "192.0.2.9"), ("goes", "192.0.2.10")] {
+            shop.put::<EndpointSlice>(name, slice_of(ip)).await;
+        }
+        let reflection = shop.reflect();
+        let is_named = |shadow: &ShadowEndpointSlice| addresses(shadow).len() == 1;
+        shop.there("goes", is_named).await;
+        let before = shop.there("stays", is_named).await;
+        reflection.end().await;
+        shop.delete::<EndpointSlice>("goes").await;
+        assert!(is_mapped(&shop.rome, "192.0.2.10").await);
+
+        let _reflection = shop.reflect();
+        is_given_back(&shop, "192.0.2.10").await;
+        let after = shop.there("stays", is_named).await;
+        assert_eq!(addresses(&after), addresses(&before));
+        assert!(is_mapped(&shop.rome, "192.0.2.9").await);
+    });
+}
+
+fn slice_of(ip: &str) -> Value {
+    json!({
+        "metadata": { "labels": { "kubernetes.io/service-name": "web" } },
+        "addressType": "IPv4",
+        "endpoints": [{ "addresses": [ip] }],
+    })
+}
+
+async fn is_given_back(shop: &Shop, ip: &str) {
+    let ask = async || is_mapped(&shop.rome, ip).await;
+    eventually("the address is given back", ask, |is_mapped| !is_mapped).await;
 }
 
 fn networks() -> Networks {

@@ -5,18 +5,22 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, watch};
+use tokio::{
+    sync::{OnceCell, watch},
+    task::JoinHandle,
+};
+use tombolo_api::ClusterIdentity;
 use tombolo_core::translate::Networks;
 use tombolo_kubelet::{
     peer::Peer,
     reflection::{Homes, run_with},
 };
 use tombolo_runtime::{remote::Remote, shutdown::Shutdown};
-use tombolo_testbed::{ClusterSpec, Testbed};
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
 use tombolo_testing::{Namespaced, Side};
 use tonic::transport::Channel;
 
-use crate::ipam::FixedIpam;
+use crate::ipam;
 
 static BED: OnceCell<Testbed> = OnceCell::const_new();
 
@@ -24,12 +28,25 @@ static BED: OnceCell<Testbed> = OnceCell::const_new();
 pub struct Shop {
     pub rome: Side,
     pub milan: Side,
+    pub cluster: ClusterIdentity,
     pub namespace: String,
     pub twin: String,
     pub namespaces: watch::Sender<BTreeMap<String, String>>,
     pub networks: watch::Sender<Option<Networks>>,
-    pub ipam: FixedIpam,
-    channel: Channel,
+    address_service: Channel,
+}
+
+/// What reflects.
+pub struct Reflection {
+    shutdown: Shutdown,
+    task: JoinHandle<()>,
+}
+
+impl Reflection {
+    pub async fn end(self) {
+        self.shutdown.ask();
+        self.task.await.expect("it ends");
+    }
 }
 
 impl Shop {
@@ -40,18 +57,27 @@ impl Shop {
         let twin = format!("{namespace}-rome");
         rome.put::<Namespace>(namespace, json!({})).await;
         milan.put::<Namespace>(&twin, json!({})).await;
-        let ipam = FixedIpam::default();
-        let channel = ipam.clone().serve().await;
+        // A cluster of its own, so that none gives back what another one uses.
+        let cluster = ClusterIdentity {
+            cluster_id: format!("id-of-{namespace}").parse().expect("an id"),
+            cluster_name: milan.settings.cluster_name.clone(),
+        };
+        let address_service = ipam::client(&rome, &cluster.cluster_id).await;
         let (namespaces, _) = watch::channel([(namespace.to_owned(), twin.clone())].into());
         let (networks, _) = watch::channel(None);
         let namespace = namespace.to_owned();
-        Self { rome, milan, namespace, twin, namespaces, networks, ipam, channel }
+        Self { rome, milan, cluster, namespace, twin, namespaces, networks, address_service }
     }
 
-    /// Until the end is asked for.
-    pub fn reflect(&self) -> Shutdown {
+    /// The cluster that all twins are in.
+    pub async fn milan() -> &'static Cluster {
+        BED.get_or_init(start).await.cluster("milan")
+    }
+
+    /// Until it is ended.
+    pub fn reflect(&self) -> Reflection {
         let shutdown = Shutdown::new();
-        let cluster = self.milan.settings.cluster();
+        let cluster = self.cluster.clone();
         let peer = Peer {
             home: self.rome.client.clone(),
             settings: Arc::new(self.rome.settings.clone()),
@@ -69,8 +95,8 @@ impl Shop {
             shutdown: shutdown.clone(),
         };
         let homes = Arc::new(Homes::new(self.rome.client.clone()));
-        tokio::spawn(run_with(Arc::new(peer), homes, self.channel.clone()));
-        shutdown
+        let running = run_with(Arc::new(peer), homes, self.address_service.clone());
+        Reflection { shutdown, task: tokio::spawn(running) }
     }
 
     pub fn remote_api<K: Namespaced>(&self) -> Api<K> {
@@ -98,6 +124,8 @@ async fn start() -> Testbed {
     let cluster = |name: &str| ClusterSpec::new(name).control_plane_only();
     let bed = Testbed::builder("reflection").cluster(cluster("rome")).cluster(cluster("milan"));
     let bed = bed.start().await.expect("the control planes start");
-    Side::new(bed.cluster("milan")).await;
+    for name in ["rome", "milan"] {
+        Side::new(bed.cluster(name)).await;
+    }
     bed
 }

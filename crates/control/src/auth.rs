@@ -220,9 +220,9 @@ impl Failure {
 
     fn unauthorized(reason: Refusal) -> Self {
         let error = if reason == Refusal::EmptyTokenRefused {
-            "it takes a token: the one in the Secret liqo/auth-token of this cluster"
+            "it takes a token: the one in the Secret liqo/auth-token of the cluster asked"
         } else {
-            "the token is not the one in the Secret liqo/auth-token of this cluster"
+            "the token is not the one in the Secret liqo/auth-token of the cluster asked"
         };
         Self(StatusCode::UNAUTHORIZED, AuthError { error: error.to_owned(), reason })
     }

@@ -118,8 +118,12 @@ impl Discovery {
             .only()
             .and_then(|service| Announcement::of(cluster, address, &service, &config));
         self.mdns.announce(announcement).context("announce this cluster")?;
-        if self.mdns.search(config.enabled).context("search for clusters")? {
+        let begins = self.mdns.search(config.enabled).context("search for clusters")?;
+        if begins {
             self.watching = Timestamp::now();
+        }
+        // Without a search no goodbye is heard.
+        if begins || !config.enabled {
             self.found.clear();
         }
         Ok(())

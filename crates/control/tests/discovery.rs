@@ -106,6 +106,10 @@ async fn clusters_find_and_forget_each_other() {
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus", "advertise": false })).await;
     rome.forgets("milan").await;
     assert!(milan.entry("rome").await.is_some());
+
+    // Who looks for nobody any more forgets whom it has found, although they are still there.
+    milan.configure(json!({ "ttlSeconds": 3, "group": "campus", "enabled": false })).await;
+    milan.forgets("rome").await;
     at_milan.stop();
     at_rome.stop();
 }

@@ -1,6 +1,7 @@
 //! `tombolo peer`: asks for a peering and shows, step by step, how it comes about.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -10,13 +11,13 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tombolo_api::auth::Confidential;
-use tombolo_api::discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec};
+use tombolo_api::discovery::{AuthStatus, DiscoveryType, ForeignCluster, ForeignClusterSpec};
 use tombolo_api::{ClusterId, Fingerprint, names};
 
 use crate::bars::Bars;
 use crate::connection::{Connection, Target};
 use crate::install::{self, Installed, MANAGER};
-use crate::peering::{Outcome, Peering, View};
+use crate::peering::{Outcome, Peering, Token, View};
 use crate::peers;
 use crate::watching::Watches;
 
@@ -122,10 +123,16 @@ async fn establish(
     let name = cluster.name_any();
     let patience = Duration::from_secs(arguments.timeout);
     let scope = format!("{} → {}", home.cluster_name, peers::shown(cluster));
+    let mut given = Token::NotGiven;
     if let Some(token) = token {
-        let id = known_id(client, &name, patience).await?;
-        store_token(client, &id, token).await?;
-        undo.token = Some(token_secret(&id));
+        let known = known(client, &name, patience).await?;
+        let status = known.cluster.status.as_ref().and_then(|status| status.auth_status);
+        given = match status {
+            Some(AuthStatus::Refused) => Token::GivenInsteadOfAnother,
+            _ => Token::Given,
+        };
+        store_token(client, &known.id, token).await?;
+        undo.token = Some(token_secret(&known.id));
     }
     let mut watches = Watches::default();
     let peering = Peering::watch(client, &mut watches, &name);
@@ -133,7 +140,7 @@ async fn establish(
     let ended = watches
         .until(patience, || {
             let view = peering.view();
-            let outcome = view.outcome(token.is_some());
+            let outcome = view.outcome(given);
             if let Outcome::Waiting { done, waiting_for } = &outcome {
                 let of = View::STEPS.len();
                 bars.say(&scope, format!("{waiting_for} ({done} of {of} steps done)"));
@@ -159,7 +166,7 @@ async fn establish(
         Outcome::Refused { why } => Err(Failure { error: anyhow::anyhow!(why), keep: false }),
         Outcome::Waiting { .. } => {
             let keep = view.is_authenticated();
-            let stuck = view.stuck(token.is_some());
+            let stuck = view.stuck(given);
             let rest = if keep {
                 format!(
                     "It goes on by itself: `tombolo status` shows how far it is, `tombolo unpeer \
@@ -247,20 +254,33 @@ fn read_token(path: &PathBuf) -> Result<Confidential> {
     Ok(token.into())
 }
 
-/// The id of the other cluster, which its auth service tells anybody.
-async fn known_id(client: &Client, name: &str, patience: Duration) -> Result<ClusterId, Failure> {
+/// A cluster that says who it is.
+struct Known {
+    cluster: Arc<ForeignCluster>,
+    id: ClusterId,
+}
+
+/// The other cluster with its id, which its auth service tells anybody.
+async fn known(client: &Client, name: &str, patience: Duration) -> Result<Known, Failure> {
     let mut watches = Watches::default();
     let api: Api<ForeignCluster> = Api::all(client.clone());
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let store = watches.keep(api, only);
-    let id = || Some(store.state().first()?.spec.cluster_identity.clone()?.cluster_id);
-    let found = watches.until(patience, id).await?;
+    let known = || {
+        let cluster = store.state().first()?.clone();
+        let id = cluster.spec.cluster_identity.clone()?.cluster_id;
+        Some(Known { cluster, id })
+    };
+    let found = watches.until(patience, known).await?;
     found.ok_or_else(|| {
         let state = store.state();
         let url = state.first().map_or("?", |cluster| cluster.spec.auth_url.as_str());
-        let why = state.first().map(|cluster| View::of(cluster).stuck(true)).unwrap_or_default();
+        let why = state.first().map(|cluster| View::of(cluster).stuck(Token::Given));
         Failure {
-            error: anyhow::anyhow!("the cluster at {url} does not say who it is. {why}"),
+            error: anyhow::anyhow!(
+                "the cluster at {url} does not say who it is. {}",
+                why.unwrap_or_default()
+            ),
             keep: false,
         }
     })

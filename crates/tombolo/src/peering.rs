@@ -15,6 +15,9 @@ use tombolo_api::{ClusterId, names};
 
 use crate::watching::{Watches, condition, is_true};
 
+/// Why a ForeignCluster is not Authenticated, if it is for the token.
+const WRONG_TOKEN: &str = "WrongToken";
+
 /// The objects of one peering, kept up to date.
 pub struct Peering {
     name: String,
@@ -43,6 +46,17 @@ pub enum Outcome {
     Established { node: String },
     Refused { why: String },
     Waiting { done: usize, waiting_for: &'static str },
+}
+
+/// The token that somebody has just given, to be shown to the other cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token {
+    /// None was.
+    NotGiven,
+    /// From here on it is shown, and what comes of it counts.
+    Given,
+    /// Another one was not taken before: what the status says of a token may still be about that.
+    GivenInsteadOfAnother,
 }
 
 impl Peering {
@@ -94,6 +108,13 @@ pub fn comes_from(object: &impl ResourceExt, id: &ClusterId) -> bool {
     object.labels().get(names::REPLICATED_FROM_LABEL).is_some_and(|from| from == id.as_str())
 }
 
+impl Token {
+    /// The same, when there was time enough to show it.
+    fn tried(self) -> Self {
+        if self == Self::GivenInsteadOfAnother { Self::Given } else { self }
+    }
+}
+
 impl View {
     /// What is waited for, one after the other.
     pub const STEPS: [&'static str; 6] = [
@@ -109,8 +130,8 @@ impl View {
         Self { cluster: Some(Arc::new(cluster.clone())), ..Self::default() }
     }
 
-    pub fn outcome(&self, with_token: bool) -> Outcome {
-        if let Some(why) = self.refused(with_token) {
+    pub fn outcome(&self, token: Token) -> Outcome {
+        if let Some(why) = self.refused(token) {
             return Outcome::Refused { why };
         }
         let steps = self.steps();
@@ -146,8 +167,8 @@ impl View {
     }
 
     /// The step that is not done, why, and what to do.
-    pub fn stuck(&self, with_token: bool) -> String {
-        let step = self.stuck_step(with_token);
+    pub fn stuck(&self, token: Token) -> String {
+        let step = self.stuck_step(token);
         match self.unreachable() {
             Some(why) => format!(
                 "{why}. Check that the cluster runs, and that its API server can be reached from \
@@ -164,7 +185,7 @@ impl View {
         (condition.status == "False").then_some(condition.message.as_str())
     }
 
-    fn stuck_step(&self, with_token: bool) -> String {
+    fn stuck_step(&self, token: Token) -> String {
         let Some(cluster) = &self.cluster else {
             return "The ForeignCluster is gone.".to_owned();
         };
@@ -184,7 +205,7 @@ impl View {
             }
         };
         match step {
-            0 => self.refused(with_token).unwrap_or_else(|| {
+            0 => self.refused(token.tried()).unwrap_or_else(|| {
                 format!(
                     "Its auth service at {url} has given no identity yet.{} Check that {url} can \
                      be reached from this cluster's nodes.",
@@ -259,20 +280,33 @@ impl View {
         self.tunnel.as_ref()?.status.as_ref()?.connection.as_ref()?.status
     }
 
-    fn refused(&self, with_token: bool) -> Option<String> {
+    fn refused(&self, token: Token) -> Option<String> {
         let cluster = self.cluster.as_ref()?;
         let (name, url) = (cluster.name_any(), &cluster.spec.auth_url);
+        let status = cluster.status.as_ref()?;
+        let said = condition(&status.conditions, conditions::AUTHENTICATED);
+        let wrong_token = said.is_some_and(|said| said.reason == WRONG_TOKEN);
         let get_token = "the token is there in Secret liqo/auth-token: `kubectl -n liqo get secret \
                          auth-token -o jsonpath={.data.token} | base64 -d`";
-        match cluster.status.as_ref()?.auth_status {
-            Some(AuthStatus::EmptyRefused) if !with_token => Some(format!(
+        match status.auth_status {
+            Some(AuthStatus::EmptyRefused) if token == Token::NotGiven => Some(format!(
                 "{name} ({url}) gives no identity without a token; {get_token}. Then: `tombolo peer \
                  {name} --token-file FILE`"
             )),
-            Some(AuthStatus::Refused) if !with_token => Some(format!(
-                "{name} ({url}) does not take the token that this cluster has for it; {get_token}. \
-                 Then: `tombolo peer {name} --token-file FILE`"
+            Some(AuthStatus::Refused) if !wrong_token => Some(format!(
+                "{name} ({url}) gives no identity: {}",
+                said.map(|said| said.message.as_str()).unwrap_or_default()
             )),
+            Some(AuthStatus::Refused) if token != Token::GivenInsteadOfAnother => {
+                let which = match token {
+                    Token::NotGiven => "that this cluster has for it",
+                    _ => "that was given",
+                };
+                Some(format!(
+                    "{name} ({url}) does not take the token {which}; {get_token}. Then: `tombolo peer \
+                     {name} --token-file FILE`"
+                ))
+            }
             _ => {
                 let request = self.request.as_ref()?.status.as_ref()?;
                 (request.state == RequestState::Refused).then(|| {
@@ -322,12 +356,12 @@ mod tests {
     fn it_waits_for_one_step_after_the_other() {
         let view = cluster(&json!({}));
         assert_eq!(
-            view.outcome(false),
+            view.outcome(Token::NotGiven),
             Outcome::Waiting { done: 0, waiting_for: "waiting for an identity there" }
         );
         let view = cluster(&json!({"authStatus": "Accepted"}));
         assert_eq!(
-            view.outcome(false),
+            view.outcome(Token::NotGiven),
             Outcome::Waiting { done: 1, waiting_for: "waiting until the request is accepted" }
         );
     }
@@ -335,7 +369,7 @@ mod tests {
     #[test]
     fn who_wants_a_token_says_where_to_get_it() {
         let Outcome::Refused { why } =
-            cluster(&json!({"authStatus": "EmptyRefused"})).outcome(false)
+            cluster(&json!({"authStatus": "EmptyRefused"})).outcome(Token::NotGiven)
         else {
             panic!("it should be refused");
         };
@@ -347,13 +381,35 @@ mod tests {
     #[test]
     fn a_token_that_was_just_given_gets_its_time() {
         let view = cluster(&json!({"authStatus": "EmptyRefused"}));
-        assert!(matches!(view.outcome(true), Outcome::Waiting { done: 0, .. }));
+        assert!(matches!(view.outcome(Token::Given), Outcome::Waiting { done: 0, .. }));
+        let view = refused("WrongToken");
+        let outcome = view.outcome(Token::GivenInsteadOfAnother);
+        assert!(matches!(outcome, Outcome::Waiting { done: 0, .. }));
+        assert!(view.stuck(Token::GivenInsteadOfAnother).contains("that was given"));
+    }
+
+    #[test]
+    fn what_is_refused_is_told_at_once() {
+        let why = |reason, token| match refused(reason).outcome(token) {
+            Outcome::Refused { why } => why,
+            other => panic!("it should be refused: {other:?}"),
+        };
+        assert!(why("WrongToken", Token::Given).contains("does not take the token that was given"));
+        assert!(why("WrongToken", Token::NotGiven).contains("that this cluster has for it"));
+        let other = why("OwnCluster", Token::NotGiven);
+        assert!(other.contains("no it is") && !other.contains("token"), "{other}");
+    }
+
+    fn refused(reason: &str) -> View {
+        let mut condition = condition_is("Authenticated", "False", "no it is");
+        condition["reason"] = json!(reason);
+        cluster(&json!({"authStatus": "Refused", "conditions": [condition]}))
     }
 
     #[test]
     fn what_is_stuck_is_told_with_condition_and_address() {
         let refused = condition_is("Authenticated", "False", "connection refused");
-        let stuck = cluster(&json!({"conditions": [refused]})).stuck(false);
+        let stuck = cluster(&json!({"conditions": [refused]})).stuck(Token::NotGiven);
         for part in ["https://192.0.2.7:30443", "Authenticated", "connection refused"] {
             assert!(stuck.contains(part), "{part:?} is not in {stuck}");
         }

@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tombolo_testbed::{Component, Machine, Progress, Testbed};
 
 /// Beside a playground that the user of this machine may have.
@@ -41,6 +42,14 @@ fn refuses(arguments: &[&str]) -> String {
     let output = tombolo(arguments);
     assert!(!output.status.success(), "{arguments:?} should be refused");
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+/// What a command of the shell printed, when it worked.
+fn shell(command: &str) -> String {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn kubectl(cluster: &str, arguments: &[&str]) -> String {
@@ -123,6 +132,64 @@ fn from_up_to_down() {
     assert_unchanged(&before);
     assert_eq!(works(&["down"]), "Nothing is running: nothing to remove.\n");
     assert!(refuses(&["status"]).contains("no playground is running"));
+}
+
+/// All of it, with the static program: only that can be installed in clusters.
+#[test]
+fn what_up_prints_works_at_once() {
+    let _turn = alone();
+    let before = Machine::look();
+    let program = std::env::var("TOMBOLO_STATIC")
+        .expect("TOMBOLO_STATIC names the static program: `make test-clusters`");
+    let printed = shell(&format!("{program} playground --name {NAME} up --nodes 1"));
+    let commands: Vec<&str> =
+        printed.lines().map(str::trim).filter(|line| line.contains(" -- ")).collect();
+    let [status, clusters, pods, curl] = commands[..] else {
+        panic!("four commands to try: {printed}");
+    };
+
+    let said = shell(curl);
+    assert!(said.contains(", asked by "), "{said}");
+    let said = shell(pods);
+    for node in [" rome-1 ", " liqo-milan "] {
+        assert_eq!(said.matches(node).count(), 2, "{said}");
+    }
+    let said = shell(clusters);
+    assert!(said.contains("foreigncluster.discovery.liqo.io/milan"), "{said}");
+    assert!(said.contains("node/liqo-milan"), "{said}");
+    let said = shell(status);
+    for part in ["Cluster rome", "BORROWED FROM", "liqo-milan", "2 pods", "shop in milan"] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+
+    let rome: Value = serde_json::from_str(&shell(&format!("{status} -o json"))).unwrap();
+    let milan = &rome["peers"][0];
+    for part in ["outgoing", "network", "apiServer"] {
+        assert_eq!(milan[part]["status"], "True", "{part}: {milan:#}");
+    }
+    assert_eq!(milan["borrowed"]["node"], "liqo-milan");
+    assert_eq!(milan["borrowed"]["ready"], true);
+    assert_eq!(milan["borrowed"]["pods"], 2);
+    let status = status.replace("shell rome", "shell milan");
+    let milan: Value = serde_json::from_str(&shell(&format!("{status} -o json"))).unwrap();
+    let rome = &milan["peers"][0];
+    assert_eq!(rome["incoming"]["status"], "True", "{rome:#}");
+    assert_eq!(rome["lent"]["pods"], 2, "{rome:#}");
+
+    // The Deployment is rome's; in milan there are pods of it.
+    let (_, address) = curl.split_once(" -- curl -s ").expect("curl is asked to be quiet");
+    for cluster in ["rome", "milan"] {
+        let pods = kubectl(cluster, &["-n", "shop", "get", "pods", "-o", "name"]);
+        let pod = pods.lines().next().expect("there are pods");
+        let often = format!("for i in $(seq 40); do curl -sS -f -m 5 {address} || exit 1; done");
+        let said = kubectl(cluster, &["-n", "shop", "exec", pod, "--", "sh", "-c", &often]);
+        for node in ["on rome-1,", "on milan-1,"] {
+            assert!(said.contains(node), "nobody {node} answers in {cluster}: {said}");
+        }
+    }
+
+    assert!(works(&["down"]).contains(NAME));
+    assert_unchanged(&before);
 }
 
 /// Starts `up` and interrupts it when its nodes exist and its API servers are about to answer.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 use tombolo_api::config::ClusterConfig;
 use tombolo_api::{Cidr, ClusterId, ClusterName, names};
@@ -91,6 +92,7 @@ pub async fn install(
     let values = values(arguments, connection, &|what| bars.say(scope, what)).await?;
     let objects = manifests::objects(&values)?;
     let client = &connection.client;
+    withdraw_uninstall(client).await?;
     for (done, object) in objects.iter().enumerate() {
         bars.share(scope, "applying manifests", done, objects.len());
         apply::apply(client, object).await?;
@@ -99,6 +101,17 @@ pub async fn install(
     let patience = Duration::from_secs(arguments.timeout);
     ready::wait(client, patience, |what| bars.say(scope, what)).await?;
     Ok(Installed { cluster_name: values.cluster_name, cluster_id: values.cluster_id })
+}
+
+/// An uninstall that came to no end has asked the nodes to stay clean.
+async fn withdraw_uninstall(client: &Client) -> Result<()> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), names::NAMESPACE);
+    match api.delete(names::UNINSTALL, &DeleteParams::default()).await {
+        Err(error) if !is_missing(&error) => {
+            Err(error).context("delete ConfigMap liqo/liqo-uninstall")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The settings of a cluster in which Tombolo is installed.

@@ -51,8 +51,9 @@ pub async fn wait(client: &Client, patience: Duration, say: impl Fn(String)) -> 
         let mut changes = changes(client);
         while changes.next().await.is_some() {
             let all = components(client).await?;
-            let missing: Vec<&str> =
-                all.iter().filter(|c| !c.is_ready()).map(|c| short(&c.name)).collect();
+            let missing = all.iter().filter(|c| !c.is_ready());
+            let missing: Vec<String> =
+                missing.map(|c| format!("{} {}/{}", short(&c.name), c.ready, c.wanted)).collect();
             if missing.is_empty() && !all.is_empty() {
                 say(format!("ready: {}", list(&all)));
                 return Ok(());

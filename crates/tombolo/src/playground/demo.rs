@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use tombolo_api::discovery::ForeignCluster;
@@ -17,9 +19,13 @@ use crate::install::{self, Installed};
 use crate::watching::Watches;
 use crate::{offload, peer};
 
+/// Where the application answers, for pods of all clusters.
+pub const URL: &str = "http://web.shop.svc/cgi-bin/hello";
+
 const NAMESPACE: &str = "shop";
 const SHOP: &str = include_str!("shop.yaml");
 const PATIENCE: Duration = Duration::from_secs(90);
+const ASK_AGAIN: Duration = Duration::from_millis(300);
 
 pub async fn show(testbed: &Testbed, bars: &Bars) -> Result<()> {
     let sides = try_join_all(testbed.clusters().iter().map(|cluster| install(cluster, bars)));
@@ -62,8 +68,42 @@ pub async fn show(testbed: &Testbed, bars: &Bars) -> Result<()> {
     bars.say(home.name(), "starting Deployment shop/web");
     first.apply(application).await.context("make Deployment and Service shop/web")?;
     first.deployed(NAMESPACE, "web").await.context("wait for Deployment shop/web")?;
-    bars.say(home.name(), "Deployment shop/web runs");
+    bars.say(home.name(), "Deployment shop/web runs; waiting until all its pods reach the Service");
+    let pods: Api<Pod> = Api::namespaced(home.connection.client.clone(), NAMESPACE);
+    let pods = pods.list(&ListParams::default().labels("app=web")).await;
+    let pods = pods.context("list the pods of Deployment shop/web")?;
+    let staying = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    try_join_all(staying.map(|pod| reaches_service(first, pod))).await?;
+    bars.say(home.name(), "Deployment shop/web runs, and its Service answers in all clusters");
     Ok(())
+}
+
+/// Waits until the Service answers to a pod: kube-proxy on its node takes a moment to know it.
+async fn reaches_service(cluster: &Cluster, pod: &Pod) -> Result<()> {
+    let name = pod.name_any();
+    let curl = ["curl", "-sS", "-f", "-m", "2", "-o", "/dev/null", URL];
+    let mut last = None;
+    let asking = async {
+        let mut turns = tokio::time::interval(ASK_AGAIN);
+        loop {
+            turns.tick().await;
+            match cluster.exec(NAMESPACE, &name, &curl).await {
+                Ok(_) => return,
+                Err(error) => last = Some(error),
+            }
+        }
+    };
+    if tokio::time::timeout(PATIENCE, asking).await.is_ok() {
+        return Ok(());
+    }
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("?");
+    let why = last.map_or("nothing was heard".to_owned(), |error| error.to_string());
+    bail!(
+        "{URL} does not answer to pod {name} on node {node} within {} s ({why}): `tombolo status` and \
+         `kubectl -n shop get pods,endpointslices` (tombolo playground shell {}) say more",
+        PATIENCE.as_secs(),
+        cluster.name()
+    )
 }
 
 /// A cluster with Tombolo in it.

@@ -123,7 +123,8 @@ Deployment web in namespace shop runs in all clusters, and {first} has a node fo
   {in_first} -- {program} status
   {in_first} -- kubectl get foreignclusters,nodes
   {in_first} -- kubectl -n shop get pods -o wide
-  {in_first} -- kubectl -n shop exec deploy/web -- curl -s http://web.shop.svc/cgi-bin/hello"
+  {in_first} -- kubectl -n shop exec deploy/web -- curl -s {url}",
+            url = demo::URL
         );
     }
     println!(

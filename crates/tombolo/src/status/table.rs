@@ -120,6 +120,7 @@ fn namespaces(report: &Report) -> Table {
 /// Why something that should be is not.
 fn complaints(peer: &Peer) -> String {
     let states = [
+        ("authentication", &peer.authenticated, true),
         ("outgoing peering", &peer.outgoing, peer.join),
         ("network", &peer.network, peer.borrowed.is_some() || peer.lent.is_some()),
         ("API server", &peer.api_server, true),

@@ -42,7 +42,7 @@ pub async fn clean(client: &Client, patience: Duration, say: &dyn Fn(&str)) -> R
         let state = store.state();
         let data = state.first().and_then(|map| map.data.clone()).unwrap_or_default();
         let clean = |who: &&String| data.get(*who).is_some_and(|said| said == CLEAN);
-        asked.iter().filter(|who| !clean(who)).cloned().collect()
+        asked.iter().filter(|who| !clean(who)).map(|who| in_words(who)).collect()
     };
     let done = watches.until(patience, || {
         let missing = missing();
@@ -55,11 +55,21 @@ pub async fn clean(client: &Client, patience: Duration, say: &dyn Fn(&str)) -> R
         return Ok(());
     }
     bail!(
-        "no report that the node is clean, after {} s, from {}. `kubectl -n liqo logs` of their pods \
-         says why; if a node is gone for good, delete it (`kubectl delete node`) and uninstall again",
+        "no report that the node is clean, after {} s, from {}. The components are still there, so \
+         that it can be sent. If the node runs, `kubectl -n liqo logs` of its pods says why; `tombolo \
+         uninstall` goes on from here when it is back. If it is gone for good, `kubectl delete node` \
+         it first",
         patience.as_secs(),
         missing().join(", ")
     )
+}
+
+/// `agent.rome-1` → `the agent on node rome-1`.
+fn in_words(reporter: &str) -> String {
+    match reporter.split_once('.') {
+        Some((component, node)) => format!("the {component} on node {node}"),
+        None => reporter.to_owned(),
+    }
 }
 
 /// Who has to report: every agent and every gateway that runs.

@@ -29,6 +29,16 @@ impl Hello {
     }
 }
 
+/// A script that sends so many requests, up to the first that is not answered.
+pub fn asking(url: &str, times: usize) -> String {
+    format!("for i in $(seq {times}); do curl -sS -m 5 {url} || exit 1; done")
+}
+
+/// What such a script printed; an error is what is no greeting.
+pub fn hellos(said: &str) -> Result<Vec<Hello>, String> {
+    said.lines().map(|line| Hello::parse(line).ok_or_else(|| line.to_owned())).collect()
+}
+
 /// A pod to send requests from.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -80,10 +90,8 @@ impl Client {
 
     /// So many requests, up to the first that is not answered; returns the answers.
     pub async fn try_often(&self, url: &str, times: usize) -> Result<Vec<Hello>, String> {
-        let script = format!("for i in $(seq {times}); do curl -sS -m 5 {url} || exit 1; done");
-        let said = self.run(&script).await;
-        let said = said.map_err(|error| format!("{} on {}: {error}", self.pod, self.node))?;
-        said.lines().map(|line| Hello::parse(line).ok_or_else(|| line.to_owned())).collect()
+        let said = self.run(&asking(url, times)).await;
+        hellos(&said.map_err(|error| format!("{} on {}: {error}", self.pod, self.node))?)
     }
 
     /// So many requests. All have to be answered; returns the answers.

@@ -3,17 +3,46 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use tombolo_testbed::{Cluster, Node};
+use tombolo_testbed::{Cluster, Node, Testbed};
+
+use super::load::pods_on_all_nodes;
+use super::{SOON, list, within};
+
+/// All clusters before anything was done to them.
+#[derive(Debug)]
+pub struct Before(Vec<(Cluster, Look)>);
+
+impl Before {
+    pub async fn of(bed: &Testbed) -> Self {
+        let mut all = Vec::new();
+        for cluster in bed.clusters() {
+            pods_on_all_nodes(cluster).await;
+            let leases = async || list(cluster, &["leases", "-n", "kube-node-lease"]).await.len();
+            let all_nodes = cluster.nodes().len();
+            within(SOON, "each node has its Lease", leases, |count| *count == all_nodes).await;
+            all.push((cluster.clone(), Look::at(cluster).await));
+        }
+        Self(all)
+    }
+
+    /// Waits until all clusters are as they were.
+    pub async fn is_back(&self) {
+        for (cluster, before) in &self.0 {
+            let differences = async || before.differences(&Look::at(cluster).await);
+            let what = format!("{} is as it was before", cluster.name());
+            within(SOON, &what, differences, Vec::is_empty).await;
+        }
+    }
+}
 
 /// Everything at one moment: what it is called, and how it is.
 #[derive(Debug, Clone, Default)]
 pub struct Look(BTreeMap<String, String>);
 
 /// Kinds that live their own lives.
-const RESTLESS: [&str; 6] = [
+const RESTLESS: [&str; 5] = [
     "events",
     "events.events.k8s.io",
-    "leases.coordination.k8s.io",
     "componentstatuses",
     // How much of what was asked was granted when: told by the API server about itself.
     "apiservices.apiregistration.k8s.io",
@@ -26,16 +55,18 @@ impl Look {
         let kinds = ["api-resources", "--verbs=list", "--output=name"];
         let kinds = cluster.kubectl(&kinds).await.expect("kubectl lists the kinds");
         let kinds: Vec<&str> = kinds.lines().filter(|kind| !RESTLESS.contains(kind)).collect();
-        let all = super::list(cluster, &["--all-namespaces", &kinds.join(",")]).await;
+        let all = list(cluster, &["--all-namespaces", &kinds.join(",")]).await;
         Self(all.iter().map(|object| (title(object), tidy(object.clone()).to_string())).collect())
     }
 
     /// Interfaces, routes, rules, tables of nft, namespaces and sysctls of a node.
     pub async fn at_node(node: &Node) -> Self {
-        let commands: [&[&str]; 5] = [
+        let commands: [&[&str]; 7] = [
             &["ip", "-o", "link", "show"],
             &["ip", "route", "show", "table", "all"],
             &["ip", "rule", "show"],
+            &["ip", "-6", "route", "show", "table", "all"],
+            &["ip", "-6", "rule", "show"],
             &["nft", "list", "tables"],
             &["ls", "/run/netns"],
         ];
@@ -52,9 +83,8 @@ impl Look {
                 }
             }
         }
-        let sysctls =
-            ["sh", "-c", "cd /proc/sys/net && grep -rs . ipv4 core netfilter 2>/dev/null || true"];
-        let said = node.run(&sysctls).await.expect("the node answers");
+        let sysctls = "cd /proc/sys/net && grep -rs . ipv4 ipv6 core netfilter 2>/dev/null || true";
+        let said = node.run(&["sh", "-c", sysctls]).await.expect("the node answers");
         for (name, value) in said.lines().filter_map(|line| line.split_once(':')) {
             if !of_a_pod(name) && !name.contains("conntrack_count") {
                 facts.insert(format!("{}: sysctl {name}", node.name()), value.to_owned());
@@ -103,6 +133,13 @@ fn tidy(mut object: Value) -> Value {
             metadata.remove(key);
         }
     }
+    if object["kind"] == "Lease"
+        && let Some(spec) = object["spec"].as_object_mut()
+    {
+        // Whoever leads may be started anew, and leads under another name.
+        spec.remove("holderIdentity");
+        spec.remove("leaseTransitions");
+    }
     if object["kind"] == "Node" {
         // Images that were pulled, and numbers that a kubelet measures.
         if let Some(status) = object["status"].as_object_mut() {
@@ -148,6 +185,8 @@ fn without_carrier(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// The interface of a pod comes and goes with it, and so do its sysctls and, in IPv6, its link-local
+/// address and routes.
 fn of_a_pod(text: &str) -> bool {
     text.contains("veth") || text.contains("cni-")
 }

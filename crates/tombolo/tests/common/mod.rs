@@ -5,6 +5,7 @@
 
 pub mod load;
 pub mod look;
+pub mod way_back;
 
 use std::path::PathBuf;
 use std::process::Output;

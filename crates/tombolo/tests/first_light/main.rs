@@ -12,3 +12,4 @@ mod peered;
 mod requests;
 mod rollout;
 mod story;
+mod way_back;

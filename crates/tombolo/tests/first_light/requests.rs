@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-use crate::common::load::Client;
+use crate::common::load::{Client, asking, hellos};
 use crate::common::{get, name};
 use crate::story::{NODE, Story, URL, story};
 
@@ -46,9 +46,10 @@ async fn hosts_and_pods_in_their_network_reach_the_service() {
         let address = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
         let url = format!("http://{address}/cgi-bin/hello");
         for node in cluster.nodes() {
-            for _ in 0..10 {
-                node.run(&["curl", "-sS", "-f", "-m", "5", &url]).await.unwrap();
-            }
+            let said = node.run(&["sh", "-c", &asking(&url, ENOUGH)]).await.unwrap();
+            let answered: BTreeSet<String> =
+                hellos(&said).unwrap().into_iter().map(|hello| hello.pod).collect();
+            assert_eq!(answered, expected, "asked from the node {}", node.name());
         }
     }
 }

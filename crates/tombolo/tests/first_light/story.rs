@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{Mutex, MutexGuard, OnceCell};
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
 
 use crate::common::load::{Client, clients};
+use crate::common::look::Before;
 use crate::common::{self, SOON, condition, get, list, name, tombolo, within};
 
 pub const URL: &str = "http://web.shop.svc/cgi-bin/hello";
@@ -18,21 +19,39 @@ const SHOP: &str = include_str!("../../src/playground/shop.yaml");
 
 pub struct Story {
     pub bed: Testbed,
+    pub before: Before,
     /// Clients in rome and in milan.
     pub clients: BTreeMap<String, Vec<Client>>,
 }
 
+static STORY: Mutex<Option<Story>> = Mutex::const_new(None);
+
 /// The story as far as all tests need it, for one test at a time.
-pub async fn story() -> MutexGuard<'static, Story> {
-    static STORY: OnceCell<Mutex<Story>> = OnceCell::const_new();
-    let story = STORY.get_or_init(async || Mutex::new(tell().await)).await.lock().await;
+pub async fn story() -> MappedMutexGuard<'static, Story> {
+    let mut story = STORY.lock().await;
+    if story.is_none() {
+        *story = Some(tell().await);
+    }
+    let story = MutexGuard::map(story, |story| story.as_mut().expect("it was told"));
     story.settled().await;
     story
+}
+
+/// Brings the story to its end. Whoever comes later is told it anew.
+pub async fn end(last_chapter: impl AsyncFnOnce(&Story)) {
+    let mut place = STORY.lock().await;
+    let story = match place.take() {
+        Some(story) => story,
+        None => tell().await,
+    };
+    story.settled().await;
+    last_chapter(&story).await;
 }
 
 async fn tell() -> Story {
     let specs = ["rome", "milan"].map(ClusterSpec::new);
     let bed = common::bed("first-light", specs).start().await.expect("the clusters start");
+    let before = Before::of(&bed).await;
     common::install(&bed, &["--empty-token"]).await;
     let rome = bed.cluster("rome");
     let found = async || rome.kubectl(&["get", "foreigncluster", "milan"]).await;
@@ -47,7 +66,7 @@ async fn tell() -> Story {
     for cluster in bed.clusters() {
         all.insert(cluster.name().to_owned(), clients(cluster).await);
     }
-    Story { bed, clients: all }
+    Story { bed, before, clients: all }
 }
 
 impl Story {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use kube::api::ListParams;
 use tokio::{net::TcpListener, sync::OnceCell};
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::NatMapping};
-use tombolo_control::ipam::Ipam;
+use tombolo_control::{context::Context, ipam::Ipam};
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testing::Side;
 use tonic::transport::{Channel, Endpoint};
@@ -33,7 +33,8 @@ pub async fn is_mapped(rome: &Side, ip: &str) -> bool {
 
 async fn serve(rome: &Side) -> (Ipam, SocketAddr) {
     let shutdown = Shutdown::new();
-    let ipam = Ipam::start(rome.client.clone(), &rome.settings, &shutdown).await.unwrap();
+    let context = Context::new(rome.client.clone(), rome.settings.clone(), shutdown.clone());
+    let ipam = Ipam::start(&context).await.unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(ipam.clone().serve_on(listener, shutdown));

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use tokio::{sync::watch, task::JoinSet};
 use tombolo_api::names::{IPAM_PORT, NAMESPACE};
 use tombolo_runtime::{
-    client, controller::Chain, health, lease, settings::Settings, shutdown::Shutdown,
+    chain::Chain, client, health, lease, settings::Settings, shutdown::Shutdown,
 };
 
 use crate::{

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tombolo_api::discovery::{ForeignCluster, ForeignClusterStatus};
 use tombolo_core::health::{Care, Record, Verdict, care, condition};
 use tombolo_runtime::{
-    controller::Chain,
+    chain::Chain,
     observe::Watched,
     queue::{self, queue},
     remote::Remote,

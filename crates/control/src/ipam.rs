@@ -13,7 +13,7 @@ use tokio::{
 };
 use tombolo_api::{Cidr, ClusterId, NatCidr, ipam::ipam_server::IpamServer, net::Subnets};
 use tombolo_core::ipam::{Ipam as State, IpamError};
-use tombolo_runtime::{controller::Chain, shutdown::Shutdown};
+use tombolo_runtime::{chain::Chain, shutdown::Shutdown};
 use tonic::transport::{Server, server::TcpIncoming};
 use tracing::{info, warn};
 

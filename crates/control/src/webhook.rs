@@ -31,7 +31,7 @@ use tombolo_api::names::{
 };
 use tombolo_api::offloading::NamespaceOffloading;
 use tombolo_runtime::{
-    controller::Chain,
+    chain::Chain,
     observe::{Observer, named},
 };
 use tracing::{error, warn};

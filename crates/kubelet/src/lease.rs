@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::ObjectMeta};
 use tokio::{sync::watch, time::sleep};
-use tombolo_runtime::{controller::Chain, shutdown::Shutdown, writer};
+use tombolo_runtime::{chain::Chain, shutdown::Shutdown, writer};
 use tracing::warn;
 
 use crate::MANAGER;

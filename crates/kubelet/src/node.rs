@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt};
 use tokio::{sync::watch, time::timeout};
 use tombolo_core::node::{self, Facts, Stage};
 use tombolo_runtime::{
-    controller::Chain,
+    chain::Chain,
     observe::{Watched, named},
     shutdown::Shutdown,
     writer,

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration}
 use tokio::{sync::OnceCell, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::names::{IPAM_PORT, IPAM_SERVICE, NAMESPACE};
-use tombolo_runtime::controller::Chain;
+use tombolo_runtime::chain::Chain;
 use tonic::transport::{Channel, Endpoint};
 use tracing::{info, warn};
 

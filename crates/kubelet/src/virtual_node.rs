@@ -24,7 +24,7 @@ use tombolo_core::{
     reflect::pod::RawPod,
 };
 use tombolo_runtime::{
-    controller::Chain,
+    chain::Chain,
     finalizer,
     observe::{Watched, named},
     remote::{NoIdentity, Remotes},

@@ -1,8 +1,8 @@
-//! The shared shell of all components: clients of this and of other clusters, controllers, the
+//! The shared shell of all components: clients of this and of other clusters, watches, queues, the
 //! writer, the lease, the end, logs.
 
+pub mod chain;
 pub mod client;
-pub mod controller;
 pub mod events;
 pub mod finalizer;
 pub mod health;

@@ -15,7 +15,7 @@ use kube::{
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
-use crate::{controller::Chain, shutdown::Shutdown};
+use crate::{chain::Chain, shutdown::Shutdown};
 
 pub use watched::{Changed, Key, Object, Watched, key, named};
 pub use watches::Watches;

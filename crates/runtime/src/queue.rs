@@ -16,7 +16,7 @@ use tracing::warn;
 
 use timers::Timers;
 
-use crate::controller::Chain;
+use crate::chain::Chain;
 
 const AT_A_TIME: usize = 32;
 /// Short: what fails first is most often what another cluster is about to allow.

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use crate::{controller::Chain, queue::Queue};
+use crate::{chain::Chain, queue::Queue};
 
 /// What can be watched.
 pub trait Object:

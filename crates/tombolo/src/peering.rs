@@ -286,13 +286,15 @@ impl View {
         let status = cluster.status.as_ref()?;
         let said = condition(&status.conditions, conditions::AUTHENTICATED);
         let wrong_token = said.is_some_and(|said| said.reason == WRONG_TOKEN);
-        let get_token = "the token is there in Secret liqo/auth-token: `kubectl -n liqo get secret \
-                         auth-token -o jsonpath={.data.token} | base64 -d`";
+        // By its URL: the ForeignCluster may be taken back.
+        let get_token = format!(
+            "the token is there in Secret liqo/auth-token: `kubectl -n liqo get secret auth-token -o \
+             jsonpath={{.data.token}} | base64 -d`. Then: `tombolo peer {url} --token-file FILE`"
+        );
         match status.auth_status {
-            Some(AuthStatus::EmptyRefused) if token == Token::NotGiven => Some(format!(
-                "{name} ({url}) gives no identity without a token; {get_token}. Then: `tombolo peer \
-                 {name} --token-file FILE`"
-            )),
+            Some(AuthStatus::EmptyRefused) if token == Token::NotGiven => {
+                Some(format!("{name} ({url}) gives no identity without a token; {get_token}"))
+            }
             Some(AuthStatus::Refused) if !wrong_token => Some(format!(
                 "{name} ({url}) gives no identity: {}",
                 said.map(|said| said.message.as_str()).unwrap_or_default()
@@ -302,10 +304,7 @@ impl View {
                     Token::NotGiven => "that this cluster has for it",
                     _ => "that was given",
                 };
-                Some(format!(
-                    "{name} ({url}) does not take the token {which}; {get_token}. Then: `tombolo peer \
-                     {name} --token-file FILE`"
-                ))
+                Some(format!("{name} ({url}) does not take the token {which}; {get_token}"))
             }
             _ => {
                 let request = self.request.as_ref()?.status.as_ref()?;

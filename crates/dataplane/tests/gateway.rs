@@ -39,12 +39,13 @@ async fn a_gateway_works_whatever_happens_to_it() {
     let bed = Testbed::builder("gateway").cluster(cluster).start().await;
     let bed = bed.expect("the control plane starts");
     let server = Side::new(bed.cluster("a")).await;
-    connections_go_on_when_a_gateway_that_was_killed_comes_back(&server).await;
+    connections_go_on_when_a_gateway_comes_back(&server).await;
     one_whose_name_is_unknown_works(&server).await;
     one_that_fails_gives_the_lease_back(&server).await;
 }
 
-async fn connections_go_on_when_a_gateway_that_was_killed_comes_back(server: &Side) {
+/// After it was killed, and after it was told to end.
+async fn connections_go_on_when_a_gateway_comes_back(server: &Side) {
     let (_world, mut a, b) = two_clusters(&OVERLAPPING).await;
     timeout(SOON, a.wait_for(Connected)).await.expect("the tunnel works");
     traffic::serve(&b.nodes[1].pod, PORT);
@@ -56,13 +57,17 @@ async fn connections_go_on_when_a_gateway_that_was_killed_comes_back(server: &Si
     timeout(SOON, b.wait_for(Connecting)).await.expect("the loss is noticed");
 
     knows(server, &a).await;
-    let gateway = Running::start(server, &a);
-    server.until_in(NAMESPACE, "b", is_connected).await;
-    for (who, mut open) in [("the second node", second), ("the first node", first), ("a pod", pod)]
-    {
-        open.say_something().unwrap_or_else(|error| panic!("{who}: {error}"));
+    let mut all = [("the second node", second), ("the first node", first), ("a pod", pod)];
+    for before in ["killed", "told to end"] {
+        let gateway = Running::start(server, &a);
+        server.until_in(NAMESPACE, "b", is_connected).await;
+        timeout(SOON, b.wait_for(Connected)).await.expect("the tunnel works again");
+        for (who, open) in &mut all {
+            open.say_something().unwrap_or_else(|error| panic!("{before}, {who}: {error}"));
+        }
+        gateway.end().await;
+        timeout(SOON, b.wait_for(Connecting)).await.expect("the loss is noticed");
     }
-    gateway.end().await;
 }
 
 async fn one_whose_name_is_unknown_works(server: &Side) {

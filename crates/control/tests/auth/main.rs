@@ -31,6 +31,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     rights::an_identity_can_do_what_it_should_and_nothing_else(&rome, &milan).await;
     story::an_identity_outlives_the_url_it_came_from(&rome, &milan).await;
     story::a_lost_identity_is_asked_for_again(&rome, &milan).await;
+    story::an_identity_follows_the_api_server_that_it_is_for(&rome, &milan).await;
     story::a_request_makes_a_cluster_known(&rome, &milan).await;
     story::what_was_never_reached_can_be_deleted(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Namespace, Secret, ServiceAccount};
 use kube::{
     Api, ResourceExt,
@@ -98,12 +99,36 @@ pub async fn an_identity_outlives_the_url_it_came_from(rome: &Side, milan: &Side
     rome.moves("milan", &milan.url).await;
 }
 
+/// Milan's API server was elsewhere when it gave the identity, and does not answer there any more.
+pub async fn an_identity_follows_the_api_server_that_it_is_for(rome: &Side, milan: &Side) {
+    let kubeconfig = async || rome.secret("liqo-tenant-milan", "liqo-identity", "kubeconfig").await;
+    let server = &milan.settings.api_server_url;
+    let elsewhere = kubeconfig().await.replace(server, "https://127.0.0.1:1");
+    assert!(!elsewhere.contains(server), "{server}");
+    let data = json!({ "stringData": { "kubeconfig": elsewhere } });
+    let secrets = rome.within::<Secret>("liqo-tenant-milan");
+    let changed =
+        secrets.patch("liqo-identity", &PatchParams::default(), &Patch::Merge(data)).await;
+    changed.expect("it is changed");
+    let unreachable = json!({ "conditions": [condition("APIServer", "False")] });
+    rome.put_status::<ForeignCluster>("milan", unreachable).await;
+    touch(rome, "milan").await;
+    eventually("it is where milan is now", kubeconfig, |now| now.contains(server)).await;
+    rome.says("milan", "Accepted").await;
+}
+
+/// Has the controllers look at an entry.
+async fn touch(side: &Side, name: &str) {
+    let annotations = json!({ "touched": Timestamp::now().to_string() });
+    let touch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+    let clusters = side.all::<ForeignCluster>();
+    clusters.patch(name, &PatchParams::default(), &touch).await.expect("touched");
+}
+
 pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {
     // Lost here.
     rome.delete_in::<Secret>("liqo-tenant-milan", "liqo-identity").await;
-    let clusters = Api::<ForeignCluster>::all(rome.client.clone());
-    let touch = Patch::Merge(json!({ "metadata": { "annotations": { "touched": "yes" } } }));
-    clusters.patch("milan", &PatchParams::default(), &touch).await.expect("touched");
+    touch(rome, "milan").await;
     let ask = async || identity_is_there(rome, "milan").await;
     eventually("the identity is there again", ask, |there| *there).await;
 

@@ -1,16 +1,17 @@
 //! Which ForeignClusters what happens in a tenant namespace is about.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use kube::{
+    ResourceExt,
+    runtime::reflector::{ObjectRef, Store},
+};
 use tombolo_api::{
     ClusterId,
     discovery::ForeignCluster,
     names::{CLUSTER_ID_LABEL, TENANT_LABEL},
 };
 use tombolo_runtime::{
-    observe::{Object, Watched, Watches},
+    observe::{Object, Watches},
     queue::Queue,
 };
 
@@ -24,17 +25,19 @@ pub(crate) struct ByTenant<'a> {
 /// The ForeignClusters, and the namespaces.
 #[derive(Clone)]
 struct Known {
-    clusters: Arc<Watched<ForeignCluster>>,
-    namespaces: Arc<Watched<Namespace>>,
+    clusters: Store<ForeignCluster>,
+    namespaces: Store<Namespace>,
 }
 
 impl<'a> ByTenant<'a> {
     /// Asks for those that change themselves, and for those whose namespace does.
     pub fn feed(watches: &'a Watches, queue: &'a Queue<String>) -> Self {
-        let known = Known { clusters: watches.of(), namespaces: watches.of() };
-        known.clusters.feed(queue, |cluster| [cluster.name_any()]);
+        let (clusters, namespaces) = (watches.of::<ForeignCluster>(), watches.of::<Namespace>());
+        let known =
+            Known { clusters: clusters.index().clone(), namespaces: namespaces.index().clone() };
+        clusters.feed(queue, |cluster| [cluster.name_any()]);
         let seen = known.clone();
-        known.namespaces.feed(queue, move |namespace| seen.of(namespace));
+        namespaces.feed(queue, move |namespace| seen.of(namespace));
         Self { watches, queue, known }
     }
 
@@ -43,7 +46,7 @@ impl<'a> ByTenant<'a> {
         let known = self.known.clone();
         self.watches.of::<K>().feed(self.queue, move |object| {
             let namespace = object.namespace().map(|name| ObjectRef::new(&name));
-            let namespace = namespace.and_then(|name| known.namespaces.index().get(&name));
+            let namespace = namespace.and_then(|name| known.namespaces.get(&name));
             namespace.map(|namespace| known.of(&namespace)).unwrap_or_default()
         });
         self
@@ -64,10 +67,10 @@ pub(crate) fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
 }
 
 /// The names of the ForeignClusters for a cluster.
-pub(crate) fn with_id(clusters: &Watched<ForeignCluster>, id: &ClusterId) -> Vec<String> {
+pub(crate) fn with_id(clusters: &Store<ForeignCluster>, id: &ClusterId) -> Vec<String> {
     let is_it = |cluster: &ForeignCluster| {
         cluster.spec.cluster_identity.as_ref().is_some_and(|identity| identity.cluster_id == *id)
     };
-    let found = clusters.index().state_filter(is_it);
+    let found = clusters.state_filter(is_it);
     found.iter().map(|cluster| cluster.name_any()).collect()
 }

@@ -55,7 +55,7 @@ pub async fn run(context: Arc<Context>) {
         Api::<Secret>::namespaced(context.client.clone(), NAMESPACE),
         watcher::Config::default().labels(AUTH_TOKEN_LABEL),
     );
-    let clusters = known.clone();
+    let clusters = known.index().clone();
     tokens.feed(&queue, move |token| {
         let id = token.labels().get(CLUSTER_ID_LABEL).and_then(|id| id.parse().ok());
         id.map(|id| with_id(&clusters, &id)).unwrap_or_default()
@@ -121,7 +121,8 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
         return Ok(Again::WhenAsked);
     }
     if incoming::is_over(&state.context, entry).await? {
-        writer::delete_if_same(&clusters, &entry.name_any(), entry.uid().as_deref())
+        // If it stands for another request meanwhile, it stays.
+        writer::delete_if_unchanged(&clusters, entry)
             .await
             .map_err(failed(format!("delete ForeignCluster {}", entry.name_any())))?;
         return Ok(Again::WhenAsked);

@@ -8,7 +8,12 @@ use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::api::resource::Quantity,
 };
-use kube::{Api, Resource, ResourceExt, api::ObjectMeta, runtime::reflector::Store};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ListParams, ObjectMeta},
+    runtime::reflector::Store,
+};
+use tokio::sync::Mutex;
 use tombolo_api::{
     config::{ClusterConfig, SharingConfig},
     discovery::{RequestState, ResourceRequest},
@@ -38,13 +43,13 @@ pub async fn run(context: Arc<Context>) {
         nodes: observer.share(watches.of()),
         pods: observer.share(watches.of()),
         requests: watches.of(),
-        offers: watches.of(),
+        turn: Mutex::default(),
         configs: watches.of(),
         context: context.clone(),
     };
     state.requests.feed(&queue, |request| is_asked_of_us(request).then(|| key(request)));
     let requests = state.requests.clone();
-    state.offers.feed(&queue, move |offer| {
+    watches.of::<ResourceOffer>().feed(&queue, move |offer| {
         let namespace = offer.namespace();
         requests_of_others(&requests, |request| request.namespace() == namespace)
     });
@@ -57,7 +62,7 @@ pub async fn run(context: Arc<Context>) {
         }
     };
     let work = queue::run("offer", asked, async |(namespace, name)| {
-        tokio::join!(observer.filled(), state.offers.filled(), state.configs.filled());
+        tokio::join!(observer.filled(), state.configs.filled());
         match state.requests.get(&namespace, &name) {
             Some(request) => reconcile(&request, &state).await,
             None => Ok(()),
@@ -71,7 +76,7 @@ struct State {
     nodes: Store<Node>,
     pods: Store<Pod>,
     requests: Arc<Watched<ResourceRequest>>,
-    offers: Arc<Watched<ResourceOffer>>,
+    turn: Mutex<()>,
     configs: Arc<Watched<ClusterConfig>>,
 }
 
@@ -91,6 +96,8 @@ fn requests_of_others(
 enum Error {
     #[error("{act} {namespace}/{name}")]
     Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
+    #[error("read what is offered")]
+    Read(#[source] Box<kube::Error>),
 }
 
 async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error> {
@@ -128,7 +135,9 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error
         }
         return Ok(());
     }
-    let quota = state.quota(&sharing, &namespace);
+    // The next one is to see what this one is offered.
+    let _turn = state.turn.lock().await;
+    let quota = state.quota(&sharing, &namespace).await?;
     if is_due(offer.as_ref(), &quota) {
         let offer = forge(context, request, quota);
         writer::apply(&offers, MANAGER, &offer)
@@ -144,14 +153,18 @@ impl State {
         config.map(|config| config.spec.sharing.clone()).unwrap_or_default()
     }
 
-    fn quota(&self, sharing: &SharingConfig, namespace: &str) -> BTreeMap<String, Quantity> {
+    async fn quota(
+        &self,
+        sharing: &SharingConfig,
+        namespace: &str,
+    ) -> Result<BTreeMap<String, Quantity>, Error> {
         let (nodes, pods) = (self.nodes.state(), self.pods.state());
         let left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
-        let to_others = self.offers.index().state_filter(|offer| {
-            offer.labels().contains_key(REPLICATE_TO_LABEL)
-                && offer.namespace().as_deref() != Some(namespace)
-        });
-        quota(left, to_others.iter().map(|offer| &**offer), sharing)
+        let ours = ListParams::default().labels(REPLICATE_TO_LABEL);
+        let offers = Api::<ResourceOffer>::all(self.context.client.clone());
+        let offers = offers.list(&ours).await.map_err(|error| Error::Read(Box::new(error)))?;
+        let others = offers.iter().filter(|offer| offer.namespace().as_deref() != Some(namespace));
+        Ok(quota(left, others, sharing))
     }
 }
 

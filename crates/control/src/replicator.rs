@@ -151,15 +151,16 @@ impl Pair {
         let copies = Watched::new(there.clone(), theirs);
         copies.feed(&queue, |copy| [copy.name_any()]);
         let seen = self.context.watches.of::<K>();
-        let pair = self.clone();
-        seen.feed(&queue, move |object| pair.is_original(object).then(|| object.name_any()));
+        let wanted = self.originals();
+        seen.feed(&queue, move |object| wanted.has(object).then(|| object.name_any()));
 
         let shutdown = self.shutdown.clone();
         let originals = Api::<K>::namespaced(self.context.client.clone(), &self.local);
+        let wanted = self.originals();
         let copier = Copier { pair: self, originals, copies: there };
         let work = queue::run("replicator", asked, async |name: String| {
             let original = seen.get(&copier.pair.local, &name);
-            match original.filter(|original| copier.pair.is_original(&**original)) {
+            match original.filter(|original| wanted.has(&**original)) {
                 Some(original) => reconcile(&*original, &copier).await,
                 None => Ok(()),
             }
@@ -167,11 +168,23 @@ impl Pair {
         shutdown.or(work).await;
     }
 
-    /// Whether an object of this cluster is to be in that one too.
-    fn is_original<K: Replicated>(&self, object: &K) -> bool {
-        object.namespace().as_ref() == Some(&self.local)
+    fn originals(&self) -> Originals {
+        let cluster = self.remote.cluster.cluster_id.clone();
+        Originals { namespace: self.local.clone(), cluster }
+    }
+}
+
+/// What of this cluster is to be in that one too.
+struct Originals {
+    namespace: String,
+    cluster: ClusterId,
+}
+
+impl Originals {
+    fn has<K: Replicated>(&self, object: &K) -> bool {
+        object.namespace().as_ref() == Some(&self.namespace)
             && object.labels().get(REPLICATE_TO_LABEL).map(String::as_str)
-                == Some(self.remote.cluster.cluster_id.as_str())
+                == Some(self.cluster.as_str())
     }
 }
 

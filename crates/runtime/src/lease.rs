@@ -36,6 +36,7 @@ pub async fn lead(
         name: name.to_owned(),
         identity: identity.to_owned(),
         seen: None,
+        renewed: Instant::now(),
     };
     while !shutdown.is_asked() {
         match candidate.try_to_lead().await {
@@ -56,6 +57,8 @@ struct Candidate {
     name: String,
     identity: String,
     seen: Option<Seen>,
+    /// When the write that was answered was sent: whoever saw it saw it later.
+    renewed: Instant,
 }
 
 /// A lease as it was found the last time, and since when it is like that.
@@ -66,10 +69,9 @@ struct Seen {
 
 impl Candidate {
     async fn keep(mut self, leading: Shutdown) {
-        let mut renewed = Instant::now();
-        while leading.or(sleep(RENEW)).await.is_some() {
-            match timeout(RENEW, self.try_to_lead()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
+        while leading.or(sleep(RENEW.min(self.left()))).await.is_some() {
+            match timeout(RENEW.min(self.left()), self.try_to_lead()).await {
+                Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
                     warn!(lease = self.name, "somebody else leads");
                     return leading.ask();
@@ -77,7 +79,7 @@ impl Candidate {
                 Ok(Err(error)) => warn!(lease = self.name, "renew the lease: {error}"),
                 Err(_) => warn!(lease = self.name, "renew the lease: no answer"),
             }
-            if renewed.elapsed() > DURATION - RENEW {
+            if self.left().is_zero() {
                 warn!(lease = self.name, "the lease could not be renewed in time");
                 return leading.ask();
             }
@@ -87,6 +89,11 @@ impl Candidate {
         }
     }
 
+    /// For how long this one may take itself for the leader: not as long as others have to wait.
+    fn left(&self) -> Duration {
+        (DURATION - RENEW).saturating_sub(self.renewed.elapsed())
+    }
+
     async fn try_to_lead(&mut self) -> kube::Result<bool> {
         loop {
             let found = self.api.get_opt(&self.name).await?;
@@ -94,10 +101,15 @@ impl Candidate {
             if !is_free(&spec, self.unchanged(&spec), &self.identity) {
                 return Ok(false);
             }
+            let asked = Instant::now();
             match self.take(found, &spec).await {
+                Ok(()) => {
+                    self.renewed = asked;
+                    return Ok(true);
+                }
                 // Somebody was faster, maybe one who only annotates it.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                taken => return taken.map(|()| true),
+                Err(error) => return Err(error),
             }
         }
     }

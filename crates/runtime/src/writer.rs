@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use kube::{
-    Api, Resource,
+    Api, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -55,7 +55,24 @@ pub async fn delete_if_same<K>(api: &Api<K>, name: &str, uid: Option<&str>) -> k
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
-    let same = Preconditions { uid: uid.map(str::to_owned), resource_version: None };
+    delete_if(api, name, Preconditions { uid: uid.map(str::to_owned), resource_version: None })
+        .await
+}
+
+/// Deletes an object if nothing of it has changed since it was seen. If something has, whoever
+/// watches it hears of that.
+pub async fn delete_if_unchanged<K>(api: &Api<K>, seen: &K) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let same = Preconditions { uid: seen.uid(), resource_version: seen.resource_version() };
+    delete_if(api, &seen.name_any(), same).await
+}
+
+async fn delete_if<K>(api: &Api<K>, name: &str, same: Preconditions) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
     let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
     absent_is_fine(api.delete(name, &params).await.map(drop))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -127,12 +127,15 @@ async fn establish(
     if let Some(token) = token {
         let known = known(client, &name, patience).await?;
         let status = known.cluster.status.as_ref().and_then(|status| status.auth_status);
+        let before = tokens(client, &known.id).await?;
         given = match status {
             Some(AuthStatus::Refused) => Token::GivenInsteadOfAnother,
+            _ if !before.is_empty() => Token::GivenInsteadOfAnother,
             _ => Token::Given,
         };
         store_token(client, &known.id, token).await?;
-        undo.token = Some(token_secret(&known.id));
+        let is_same = |secret: &Secret| secret.name_any() == token_secret(&known.id);
+        undo.token = Some((known.id.clone(), before.into_iter().find(is_same).and_then(text)));
     }
     let mut watches = Watches::default();
     let peering = Peering::watch(client, &mut watches, &name);
@@ -188,7 +191,8 @@ async fn establish(
 struct Undo {
     made: Option<ForeignCluster>,
     joined: Option<String>,
-    token: Option<String>,
+    /// For which cluster, and the one that was there before.
+    token: Option<(ClusterId, Option<Confidential>)>,
 }
 
 impl Undo {
@@ -201,9 +205,13 @@ impl Undo {
         } else if let Some(name) = self.joined {
             let _ = peers::set_join(client, &name, false).await;
         }
-        if let Some(name) = self.token {
-            let secrets: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
-            let _ = secrets.delete(&name, &DeleteParams::default()).await;
+        match self.token {
+            Some((id, Some(before))) => drop(store_token(client, &id, &before).await),
+            Some((id, None)) => {
+                let secrets: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
+                let _ = secrets.delete(&token_secret(&id), &DeleteParams::default()).await;
+            }
+            None => {}
         }
     }
 }
@@ -288,6 +296,19 @@ async fn known(client: &Client, name: &str, patience: Duration) -> Result<Known,
 
 fn token_secret(id: &ClusterId) -> String {
     format!("{}-{id}", names::AUTH_TOKEN_SECRET)
+}
+
+/// The tokens that there are for a cluster.
+async fn tokens(client: &Client, id: &ClusterId) -> Result<Vec<Secret>> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let labels = format!("{},{}={id}", names::AUTH_TOKEN_LABEL, names::CLUSTER_ID_LABEL);
+    let found = api.list(&ListParams::default().labels(&labels)).await;
+    Ok(found.with_context(|| format!("list the tokens for cluster {id} in namespace liqo"))?.items)
+}
+
+fn text(secret: Secret) -> Option<Confidential> {
+    let token = secret.data?.remove(names::AUTH_TOKEN_KEY)?;
+    String::from_utf8(token.0).ok().map(Confidential::from)
 }
 
 async fn store_token(client: &Client, id: &ClusterId, token: &Confidential) -> Result<()> {

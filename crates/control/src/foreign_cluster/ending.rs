@@ -39,8 +39,9 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     let asked = requests.list(&ListParams::default()).await;
     let asked = asked.map_err(failed(format!("list the requests in {tenant_name}")))?.items;
     if asked.iter().any(|request| is_asked_anew(request, us, entry)) {
-        // What is there is for the entry that comes with the new request.
-        return Ok(true);
+        // What else is there is for the entry that comes with the new request.
+        let ours = asked.iter().any(|request| farewell(request, us) == Farewell::Wait);
+        return Ok(!ours && !tenant::has_borrowed(client, &tenant_name).await?);
     }
     let waiting = refuse(context, &requests, &asked).await?;
     if waiting || tenant::has_peering(client, &tenant_name, us).await? {

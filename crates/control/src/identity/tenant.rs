@@ -17,7 +17,8 @@ use tombolo_api::{
     discovery::{ForeignCluster, ResourceRequest},
     names::{
         AUTH_NAMESPACE, CLUSTER_ID_LABEL, CONTROL_ACCOUNT, CONTROL_TENANT_ROLE, IDENTITY_SECRET,
-        KUBELET_ACCOUNT, KUBELET_TENANT_ROLE, NAMESPACE, TENANT_LABEL,
+        KUBELET_ACCOUNT, KUBELET_TENANT_ROLE, NAMESPACE, REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL,
+        TENANT_LABEL,
     },
     net::{NetworkConfig, TunnelEndpoint},
     sharing::ResourceOffer,
@@ -106,19 +107,25 @@ pub(crate) async fn has_peering(
     let requests = Api::<ResourceRequest>::namespaced(client.clone(), namespace);
     let requests = requests.list(&Default::default()).await.map_err(failed("list the requests"))?;
     Ok(requests.iter().any(|request| farewell(request, us) != Farewell::Leave)
-        || has::<ResourceOffer>(client, namespace).await?
-        || has::<NetworkConfig>(client, namespace).await?
-        || has::<TunnelEndpoint>(client, namespace).await?
-        || has::<NamespaceMap>(client, namespace).await?)
+        || has::<ResourceOffer>(client, namespace, "").await?
+        || has::<NetworkConfig>(client, namespace, "").await?
+        || has::<TunnelEndpoint>(client, namespace, "").await?
+        || has::<NamespaceMap>(client, namespace, "").await?)
 }
 
-async fn has<K>(client: &Client, namespace: &str) -> Result<bool, Error>
+/// Whether this cluster still has something of what the other one lends.
+pub(crate) async fn has_borrowed(client: &Client, namespace: &str) -> Result<bool, Error> {
+    Ok(has::<ResourceOffer>(client, namespace, REPLICATED_FROM_LABEL).await?
+        || has::<NamespaceMap>(client, namespace, REPLICATE_TO_LABEL).await?)
+}
+
+async fn has<K>(client: &Client, namespace: &str, label: &str) -> Result<bool, Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: Clone + Debug + DeserializeOwned,
 {
     let api = Api::<K>::namespaced(client.clone(), namespace);
-    let found = api.list_metadata(&ListParams::default().limit(1)).await;
+    let found = api.list_metadata(&ListParams::default().labels(label).limit(1)).await;
     let found = found.map_err(failed(format!("list what is in {namespace}")))?;
     if let Some(object) = found.iter().next() {
         debug!(namespace, kind = %K::kind(&()), name = object.name_any(), "still there");

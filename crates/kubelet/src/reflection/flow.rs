@@ -142,8 +142,8 @@ impl<K: Kind> Flow<K> {
             (Some(home), _) => (K::forge(home, &self.route, None), None),
             (None, _) if K::HAS_ADDRESSES => {
                 let user = (self.home_namespace.clone(), name.clone());
-                self.addresses.names(&user, &BTreeSet::new(), None).await;
-                (None, None)
+                let (_, error) = self.addresses.names(&user, &BTreeSet::new(), None).await;
+                (None, error)
             }
             (None, _) => (None, None),
         };

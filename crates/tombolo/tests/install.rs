@@ -48,15 +48,26 @@ async fn a_cluster_is_afterwards_as_it_was_before() {
     assert!(said.contains("is not installed"), "{said}");
 }
 
-/// Where there is no terminal, each change is a line.
+/// Where there is no terminal, each change is a line: how many are ready, and which are not yet.
 fn shows_how_far_each_component_is(said: &str) {
-    let waiting: Vec<&str> =
-        said.lines().filter(|line| line.contains(" of 6 components ready; waiting for ")).collect();
-    assert!(!waiting.is_empty(), "{said}");
+    const COMPONENTS: [&str; 6] = ["agent", "auth", "control", "discovery", "gateway", "kubelet"];
+    let mut lines = 0;
+    for line in said.lines() {
+        let Some((start, rest)) = line.split_once(" of 6 components ready; waiting for ") else {
+            continue;
+        };
+        let ready: usize = start.rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+        let waiting: Vec<&str> = rest.split(", ").collect();
+        assert_eq!(ready + waiting.len(), COMPONENTS.len(), "{line}");
+        for each in waiting {
+            let (component, count) = each.split_once(' ').expect("a component and a count");
+            assert!(COMPONENTS.contains(&component) && count.contains('/'), "{line}");
+        }
+        lines += 1;
+    }
+    assert!(lines > 0, "{said}");
     let (_, ready) = said.split_once(" ready: ").expect("it ends with all that is ready");
-    for component in ["agent", "auth", "control", "discovery", "gateway", "kubelet"] {
-        let counted = |line: &&&str| line.contains(&format!("{component} 0/"));
-        assert!(waiting.iter().find(counted).is_some(), "{component} was never waited for: {said}");
+    for component in COMPONENTS {
         assert!(ready.contains(component), "{component} is not ready in the end: {said}");
     }
 }

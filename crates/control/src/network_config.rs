@@ -13,7 +13,7 @@ use tombolo_api::{
 };
 use tombolo_core::network::{Act, Gateway, Local, Seen, answer_to};
 use tombolo_runtime::{
-    observe::{Object, Watched, Watches, named},
+    observe::{Watched, Watches, named},
     queue::{self, Queue, queue},
     writer,
 };
@@ -32,7 +32,7 @@ pub async fn run(context: Arc<Context>, ipam: Ipam) {
     let leases = Api::namespaced(context.client.clone(), NAMESPACE);
     let leases = Watched::new(leases, named(GATEWAY_LEASE));
     let objects = Objects::new(&context.watches, leases);
-    objects.feed(&context.watches, &queue);
+    objects.feed(&queue);
     let shutdown = context.shutdown.clone();
     let network = Network { context, ipam, objects };
     let work = queue::run("network", asked, async |name: String| {
@@ -208,12 +208,12 @@ impl Objects {
 
     /// Asks for the tenant namespaces that something is new for. A look at no namespace at all frees
     /// what is left of peers that went while nobody looked.
-    fn feed(&self, watches: &Watches, queue: &Queue<String>) {
+    fn feed(&self, queue: &Queue<String>) {
         queue.push(String::new());
         self.namespaces.feed(queue, |namespace| peer_of(namespace).map(|_| namespace.name_any()));
-        within_tenants::<ResourceRequest>(watches, queue);
-        within_tenants::<NetworkConfig>(watches, queue);
-        within_tenants::<TunnelEndpoint>(watches, queue);
+        self.requests.feed(queue, kube::ResourceExt::namespace);
+        self.configs.feed(queue, kube::ResourceExt::namespace);
+        self.endpoints.feed(queue, kube::ResourceExt::namespace);
         let namespaces = self.namespaces.clone();
         self.clusters.feed(queue, move |cluster| {
             let id = cluster.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id);
@@ -254,10 +254,6 @@ impl Objects {
     fn gateway(&self) -> Option<Gateway> {
         gateway(self.leases.index())
     }
-}
-
-fn within_tenants<K: Object>(watches: &Watches, queue: &Queue<String>) {
-    watches.of::<K>().feed(queue, kube::ResourceExt::namespace);
 }
 
 /// The tenant namespaces of some peers.

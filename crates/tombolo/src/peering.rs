@@ -15,9 +15,6 @@ use tombolo_api::{ClusterId, names};
 
 use crate::watching::{Watches, condition, is_true};
 
-/// Why a ForeignCluster is not Authenticated, if it is for the token.
-const WRONG_TOKEN: &str = "WrongToken";
-
 /// The objects of one peering, kept up to date.
 pub struct Peering {
     name: String,
@@ -285,7 +282,7 @@ impl View {
         let (name, url) = (cluster.name_any(), &cluster.spec.auth_url);
         let status = cluster.status.as_ref()?;
         let said = condition(&status.conditions, conditions::AUTHENTICATED);
-        let wrong_token = said.is_some_and(|said| said.reason == WRONG_TOKEN);
+        let wrong_token = said.is_some_and(|said| said.reason == conditions::WRONG_TOKEN);
         // By its URL: the ForeignCluster may be taken back.
         let get_token = format!(
             "the token is there in Secret liqo/auth-token: `kubectl -n liqo get secret auth-token -o \

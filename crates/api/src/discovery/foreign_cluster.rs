@@ -195,10 +195,12 @@ pub struct Related {
     pub reference: Option<Reference>,
 }
 
-/// The types of a ForeignCluster's conditions.
+/// The types of a ForeignCluster's conditions, and the reasons that somebody goes by.
 pub mod condition {
     /// The other cluster has given this one an identity.
     pub const AUTHENTICATED: &str = "Authenticated";
+    /// Why not: it does not take the token.
+    pub const WRONG_TOKEN: &str = "WrongToken";
     /// Pods of this cluster can run there.
     pub const OUTGOING_PEERING: &str = "OutgoingPeering";
     /// Pods from there can run in this cluster.

@@ -12,7 +12,7 @@ use tombolo_api::{
     auth::{Confidential, IdentityRequest, Refusal},
     discovery::{
         AuthStatus, DiscoveryType, ForeignCluster, ResourceRequest, TenantNamespace,
-        condition::API_SERVER,
+        condition::{API_SERVER, WRONG_TOKEN},
     },
     names::{
         AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, DISCOVERY_TYPE_LABEL,
@@ -376,7 +376,7 @@ fn setback(failure: &Failure) -> Setback {
     use AuthStatus::{EmptyRefused, Pending, Refused};
     let (status, reason, soon) = match (failure, failure.refusal()) {
         (_, Some(Refusal::EmptyTokenRefused)) => (EmptyRefused, "EmptyTokenRefused", false),
-        (_, Some(Refusal::WrongToken)) => (Refused, "WrongToken", false),
+        (_, Some(Refusal::WrongToken)) => (Refused, WRONG_TOKEN, false),
         (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),
         (_, Some(Refusal::SameName)) => (Refused, "SameName", false),
         (_, Some(Refusal::Other)) => (Pending, "AuthFailed", true),
@@ -385,7 +385,7 @@ fn setback(failure: &Failure) -> Setback {
         (_, None) => (Pending, "AuthUnreachable", true),
     };
     let advice = match reason {
-        "EmptyTokenRefused" | "WrongToken" => format!(
+        "EmptyTokenRefused" | WRONG_TOKEN => format!(
             "; put it into a Secret in the namespace {NAMESPACE}, under the key {AUTH_TOKEN_KEY}, \
              with the labels {CLUSTER_ID_LABEL}=<the cluster's id> and {AUTH_TOKEN_LABEL}="
         ),

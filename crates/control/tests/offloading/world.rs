@@ -1,6 +1,6 @@
 //! One cluster, which is home and remote cluster at once.
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc};
 
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -12,7 +12,11 @@ use tombolo_api::{
 use tombolo_control::{
     context::Context, namespace_map, namespace_offloading, shadow_endpoint_slice, twin_namespace,
 };
-use tombolo_runtime::{shutdown::Shutdown, writer};
+use tombolo_runtime::{
+    observe::{Observer, Watches},
+    shutdown::Shutdown,
+    writer,
+};
 use tombolo_testbed::{ClusterSpec, Testbed};
 use tombolo_testing::{Side, condition, settings};
 
@@ -72,21 +76,23 @@ async fn start() -> (Testbed, World) {
 /// What the replicator does, with less care.
 async fn carry(client: Client) {
     let here: Api<NamespaceMap> = Api::namespaced(client.clone(), "liqo-tenant-milan");
-    let there: Api<NamespaceMap> = Api::namespaced(client, "liqo-tenant-rome");
-    loop {
-        if let Ok(Some(original)) = here.get_opt("rome").await {
-            let mut copy = NamespaceMap::new("rome", original.spec.clone());
-            let label = ("liqo.io/replicated-from".to_owned(), "id-of-rome".to_owned());
-            copy.metadata.labels = Some([label].into());
-            if let Ok(copy) = writer::apply(&there, "test", &copy).await
-                && let Some(status) = &copy.status
-                && original.status.as_ref() != Some(status)
-            {
-                let _ = writer::apply_status(&here, "test", "rome", status).await;
+    let there: Api<NamespaceMap> = Api::namespaced(client.clone(), "liqo-tenant-rome");
+    let mut maps = Observer::new();
+    maps.share(Watches::new(client).of::<NamespaceMap>());
+    let copy = async || {
+        let Some(original) = here.get_opt("rome").await? else { return Ok(()) };
+        let mut copy = NamespaceMap::new("rome", original.spec.clone());
+        let label = ("liqo.io/replicated-from".to_owned(), "id-of-rome".to_owned());
+        copy.metadata.labels = Some([label].into());
+        let copy = writer::apply(&there, "test", &copy).await?;
+        match &copy.status {
+            Some(status) if original.status.as_ref() != Some(status) => {
+                writer::apply_status(&here, "test", "rome", status).await.map(drop)
             }
+            _ => Ok(()),
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    };
+    maps.run("carry", &Shutdown::new(), copy).await;
 }
 
 impl World {

@@ -2,42 +2,50 @@
 //! is given. Requests that come while one write is under way share the next.
 
 mod config;
+mod kept;
+mod owner;
 mod service;
 mod store;
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr};
 
+use jiff::Timestamp;
 use tokio::{
     net::TcpListener,
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
 };
 use tombolo_api::{Cidr, ClusterId, NatCidr, ipam::ipam_server::IpamServer, net::Subnets};
 use tombolo_core::ipam::{Ipam as State, IpamError};
-use tombolo_runtime::{chain::Chain, shutdown::Shutdown};
+use tombolo_runtime::shutdown::Shutdown;
 use tonic::transport::{Server, server::TcpIncoming};
-use tracing::{info, warn};
+use tracing::info;
 
-use self::store::Store;
+pub use self::store::StoreError;
+use self::{owner::Owner, store::Store};
 use crate::context::Context;
 
 /// The address service, for whoever is in this process. Clones are the same service.
 #[derive(Clone)]
 pub struct Ipam {
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<owner::Request>,
+    configured: watch::Sender<()>,
 }
 
 /// The service can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What it remembers, or the settings, can't be read.
+    /// The settings can't be read.
+    #[error("read the settings of the address service")]
+    Config(#[source] kube::Error),
+    /// What it remembers can't be read, or nobody else be kept from writing it.
     #[error("read the addresses in use")]
-    Read(#[source] kube::Error),
+    Read(#[source] StoreError),
     /// There is no external network for this cluster.
     #[error("choose this cluster's external network")]
     External(#[source] IpamError),
     /// What it remembers can't be written.
     #[error("write the addresses in use")]
-    Write(#[source] kube::Error),
+    Write(#[source] StoreError),
 }
 
 /// There is no answer.
@@ -58,20 +66,17 @@ impl Ipam {
     /// Reads what is known and starts to answer, until the end is asked for.
     pub async fn start(context: &Context) -> Result<Self, StartError> {
         let Context { client, watches, settings, shutdown, .. } = context;
-        let config = config::read(client, settings).await.map_err(StartError::Read)?;
-        let mut store = Store::new(client.clone());
-        let (storages, mappings) = store.read().await.map_err(StartError::Read)?;
-        let mut state = State::load(config, &storages, &mappings).map_err(StartError::External)?;
-        store.write(&mut state).await.map_err(StartError::Write)?;
+        let config = config::read(client, settings).await.map_err(StartError::Config)?;
+        let (requests, inbox) = mpsc::channel(QUEUE);
+        let owner = Owner::start(config, Store::new(client), inbox, shutdown.clone()).await?;
+        let state = owner.state();
         info!(
             external = %state.external_cidr(),
             peers = state.clusters().count(),
             "the address service knows what is in use"
         );
 
-        let (requests, inbox) = mpsc::channel(QUEUE);
-        let ipam = Self { requests };
-        let owner = Owner { state, store, inbox, shutdown: shutdown.clone() };
+        let ipam = Self { requests, configured: watch::Sender::new(()) };
         tokio::spawn(owner.run());
         tokio::spawn(config::follow(
             watches.clone(),
@@ -132,7 +137,7 @@ impl Ipam {
 
     /// Frees whatever there is of and for a peer.
     pub async fn release(&self, cluster: ClusterId) -> Result<(), AskError> {
-        self.ask(move |state| state.release(&cluster)).await
+        self.ask(move |state| state.release(&cluster, Timestamp::now())).await
     }
 
     /// Frees whatever belongs to other clusters than these.
@@ -141,10 +146,15 @@ impl Ipam {
             let gone: Vec<_> =
                 state.clusters().filter(|cluster| !clusters.contains(cluster)).cloned().collect();
             for cluster in gone {
-                state.release(&cluster);
+                state.release(&cluster, Timestamp::now());
             }
         })
         .await
+    }
+
+    /// Changes whenever other networks may be used: a name that was free may be so no longer.
+    pub fn configured(&self) -> watch::Receiver<()> {
+        self.configured.subscribe()
     }
 
     /// Has something done with the state, and stored, by the task that owns it.
@@ -153,7 +163,7 @@ impl Ipam {
         act: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> Result<T, AskError> {
         let (reply, answer) = oneshot::channel();
-        let request: Request = Box::new(move |state| {
+        let request: owner::Request = Box::new(move |state| {
             let value = act(state);
             // Whoever has asked may have gone: then nobody wants to know.
             Box::new(move |stored| drop(reply.send(stored.then_some(value))))
@@ -186,55 +196,3 @@ pub enum ServeError {
 }
 
 const QUEUE: usize = 4096;
-const RELOAD_RETRY: Duration = Duration::from_millis(500);
-
-type Request = Box<dyn FnOnce(&mut State) -> Reply + Send>;
-/// Called with whether the state was stored.
-type Reply = Box<dyn FnOnce(bool) + Send>;
-
-struct Owner {
-    state: State,
-    store: Store,
-    inbox: mpsc::Receiver<Request>,
-    shutdown: Shutdown,
-}
-
-impl Owner {
-    async fn run(mut self) {
-        let shutdown = self.shutdown.clone();
-        while let Some(Some(first)) = shutdown.or(self.inbox.recv()).await {
-            let mut replies = vec![first(&mut self.state)];
-            while let Ok(request) = self.inbox.try_recv() {
-                replies.push(request(&mut self.state));
-            }
-            let stored = self.store.write(&mut self.state).await;
-            if let Err(error) = &stored {
-                warn!("the addresses in use could not be stored: {}", Chain(error));
-            }
-            for reply in replies {
-                reply(stored.is_ok());
-            }
-            if stored.is_err() && shutdown.or(self.reload()).await.is_none() {
-                return;
-            }
-        }
-    }
-
-    /// What was not stored never was: starts again from what the API server has.
-    async fn reload(&mut self) {
-        loop {
-            match self.try_reload().await {
-                Ok(()) => return,
-                Err(error) => warn!("the addresses in use can't be read: {}", Chain(&error)),
-            }
-            tokio::time::sleep(RELOAD_RETRY).await;
-        }
-    }
-
-    async fn try_reload(&mut self) -> Result<(), StartError> {
-        let (storages, mappings) = self.store.read().await.map_err(StartError::Read)?;
-        let config = self.state.config().clone();
-        self.state = State::load(config, &storages, &mappings).map_err(StartError::External)?;
-        self.store.write(&mut self.state).await.map_err(StartError::Write)
-    }
-}

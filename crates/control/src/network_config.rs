@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
 use kube::{Api, ResourceExt as _, runtime::reflector::Store};
+use tokio::sync::watch;
 use tombolo_api::{
     ClusterId,
     discovery::{ForeignCluster, ResourceRequest},
@@ -33,13 +34,14 @@ pub async fn run(context: Arc<Context>, ipam: Ipam) {
     let leases = Watched::new(leases, named(GATEWAY_LEASE));
     let objects = Objects::new(&context.watches, leases);
     objects.feed(&queue);
+    let configured = objects.feed_all(&queue, ipam.configured());
     let shutdown = context.shutdown.clone();
     let network = Network { context, ipam, objects };
     let work = queue::run("network", asked, async |name: String| {
         network.objects.filled().await;
         network.reconcile(&name).await
     });
-    shutdown.or(work).await;
+    shutdown.or(async { tokio::join!(work, configured) }).await;
 }
 
 /// What it takes to join networks.
@@ -226,6 +228,20 @@ impl Objects {
                 tenants(&namespaces, |_| true).into_iter().for_each(|name| queue.push(name));
             }
         });
+    }
+
+    /// Asks for all tenant namespaces whenever names that were free may be so no longer.
+    fn feed_all(
+        &self,
+        queue: &Queue<String>,
+        mut configured: watch::Receiver<()>,
+    ) -> impl Future<Output = ()> + use<> {
+        let (namespaces, queue) = (self.namespaces.clone(), queue.clone());
+        async move {
+            while configured.changed().await.is_ok() {
+                tenants(&namespaces, |_| true).into_iter().for_each(|name| queue.push(name));
+            }
+        }
     }
 
     async fn filled(&self) {

@@ -3,26 +3,27 @@
 //! stand for endpoints that are no pods of this cluster.
 
 mod endpoints;
+mod external;
+mod parts;
 mod pool;
-mod shards;
 mod subnets;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
+use jiff::Timestamp;
+use kube::ResourceExt as _;
 use tombolo_api::{
     Cidr, ClusterId,
     net::{IpamStorage, NatMapping, Subnets},
 };
 
-use self::{endpoints::Endpoints, pool::Taken};
+use self::{external::External, pool::Taken};
 pub use self::{
+    external::{PART_SIZE, REST},
+    parts::{Changes, NETWORKS, NotAPart, Part, WRITER},
     pool::{node_network, pools},
-    shards::{Changes, MappingShard, StorageShard},
 };
-use crate::translate::{Networks, overlap};
+use crate::translate::Networks;
 
 /// What is given from outside: it is read anew at every start, and may change later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,15 +36,16 @@ pub struct Config {
     pub pools: Vec<Cidr>,
     /// Networks that no peer's network may be called by, such as those of the nodes.
     pub reserved: Vec<Cidr>,
+    /// Size of the external network, as it is for IPv4, if it is not to be chosen.
+    pub external_prefix: Option<u8>,
 }
 
 /// Everything the address service knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipam {
     config: Config,
-    external_cidr: Cidr,
     clusters: BTreeMap<ClusterId, Subnets>,
-    endpoints: Endpoints,
+    external: External,
     changes: Changes,
 }
 
@@ -86,8 +88,18 @@ pub enum IpamError {
         why: &'static str,
     },
     /// All addresses are in use.
-    #[error("the external network {0} is full: reflect fewer endpoints that are not pods")]
-    ExternalFull(Cidr),
+    #[error(
+        "the external network {network} is full: reflect fewer endpoints that are not pods. \
+         {resting} of its addresses rest after their last use, the first for {first} s more"
+    )]
+    ExternalFull {
+        /// The network.
+        network: Cidr,
+        /// How many addresses will be free again.
+        resting: usize,
+        /// Seconds until the first of them is.
+        first: i64,
+    },
     /// Addresses would not keep their host part.
     #[error("{name} can't stand for {real}: the two must have the same size and family")]
     WrongSize {
@@ -117,39 +129,71 @@ impl Ipam {
         config: Config,
         storages: &[IpamStorage],
         mappings: &[NatMapping],
+        now: Timestamp,
     ) -> Result<Self, IpamError> {
-        let stored_external = storages.iter().find_map(|storage| storage.spec.external_cidr);
-        let external_cidr = match stored_external {
-            Some(cidr) if is_apart(cidr, &[config.pod_cidr, config.service_cidr]) => cidr,
+        let networks = storages.iter().find(|storage| storage.name_any() == NETWORKS);
+        let subnets = networks.into_iter().flat_map(|storage| &storage.spec.cluster_subnets);
+        let stored = networks.and_then(|storage| storage.spec.external_cidr);
+        let is_alone = subnets.clone().next().is_none();
+        let external_cidr = match stored {
+            Some(cidr) if pool::is_external(cidr, &config, is_alone) => cidr,
             _ => pool::choose_external(&config)?,
         };
         let mut ipam = Self {
             config,
-            external_cidr,
             clusters: BTreeMap::new(),
-            endpoints: Endpoints::new(external_cidr),
+            external: External::new(external_cidr),
             changes: Changes::default(),
         };
-        for (cluster, subnets) in storages.iter().flat_map(|storage| &storage.spec.cluster_subnets)
-        {
+        for (cluster, subnets) in subnets {
             ipam.restore_subnets(cluster, subnets);
         }
-        for (ip, mapping) in storages.iter().flat_map(|storage| &storage.spec.endpoint_mappings) {
-            let known = |cluster: &&ClusterId| ipam.clusters.contains_key(*cluster);
-            let clusters = mapping.cluster_mappings.keys().filter(known).cloned().collect();
-            ipam.endpoints.restore(*ip, mapping.ip, clusters);
-        }
+        ipam.restore_endpoints(storages, now);
         ipam.changes = ipam.differences(storages, mappings);
         Ok(ipam)
     }
 
-    /// Other settings: they count for what is chosen from now on.
-    pub fn configure(&mut self, config: Config) {
-        let before = self.storage(StorageShard::Networks);
-        self.config = config;
-        if self.storage(StorageShard::Networks) != before {
-            self.changes.storage.insert(StorageShard::Networks);
+    /// What was stored about endpoints. Those of clusters that are gone begin to rest.
+    fn restore_endpoints(&mut self, storages: &[IpamStorage], now: Timestamp) {
+        let parts = storages
+            .iter()
+            .filter_map(|storage| Some((Part::from_storage(&storage.name_any())?, &storage.spec)));
+        let latest = external::rested(now);
+        let mut resting = Vec::new();
+        for (part, spec) in parts {
+            for (ip, mapping) in &spec.endpoint_mappings {
+                let known = |cluster: &&ClusterId| self.clusters.contains_key(*cluster);
+                let clusters: Vec<_> =
+                    mapping.cluster_mappings.keys().filter(known).cloned().collect();
+                if clusters.is_empty() {
+                    resting.push((*ip, mapping.ip, latest, part.cluster.clone()));
+                }
+                self.external.restore(*ip, mapping.ip, clusters);
+            }
+            for (external, rests) in &spec.resting {
+                let until = rests.until.0.min(latest);
+                resting.push((rests.ip, *external, until, part.cluster.clone()));
+            }
         }
+        for (ip, external, until, after) in resting {
+            self.external.restore_resting(ip, external, until, &after);
+        }
+    }
+
+    /// Other settings: they count for what is chosen from now on. A peer's network whose name is
+    /// reserved now gets another one when it is reserved the next time.
+    pub fn configure(&mut self, config: Config) -> Result<(), IpamError> {
+        let before = self.networks_storage();
+        self.config = config;
+        let is_alone = self.clusters.is_empty();
+        let chosen = if pool::is_external(self.external_cidr(), &self.config, is_alone) {
+            Ok(())
+        } else {
+            pool::choose_external(&self.config)
+                .map(|network| self.external = External::new(network))
+        };
+        self.changes.networks |= self.networks_storage() != before;
+        chosen
     }
 
     /// What was given from outside.
@@ -159,7 +203,7 @@ impl Ipam {
 
     /// The network from which endpoints that are no pods get their addresses.
     pub fn external_cidr(&self) -> Cidr {
-        self.external_cidr
+        self.external.network()
     }
 
     /// The networks of and for a peer.
@@ -192,9 +236,9 @@ impl Ipam {
         };
         Ok(Networks {
             local_pod: self.config.pod_cidr,
-            local_external: self.external_cidr,
+            local_external: self.external_cidr(),
             their_name_for_pods: pods.or(self.config.pod_cidr),
-            their_name_for_external: external.or(self.external_cidr),
+            their_name_for_external: external.or(self.external_cidr()),
             remote_pod,
             remote_external,
             our_name_for_pods: subnets.remote_nat_pod_cidr.or(remote_pod),
@@ -202,11 +246,11 @@ impl Ipam {
         })
     }
 
-    /// Everything that a new name for a network must not overlap.
-    fn taken(&self) -> Taken {
-        let own = [self.config.pod_cidr, self.config.service_cidr, self.external_cidr];
+    /// Everything that a name for a network of this peer must not overlap.
+    fn taken(&self, for_peer: &ClusterId) -> Taken {
+        let own = [self.config.pod_cidr, self.config.service_cidr, self.external_cidr()];
         let mut taken = Taken::new(&own, &self.config.reserved);
-        for subnets in self.clusters.values() {
+        for (_, subnets) in self.clusters.iter().filter(|(cluster, _)| *cluster != for_peer) {
             taken.extend(subnets.our_name_for_pods());
             taken.extend(subnets.our_name_for_external());
         }
@@ -214,16 +258,10 @@ impl Ipam {
     }
 }
 
-fn is_apart(cidr: Cidr, others: &[Cidr]) -> bool {
-    !others.iter().any(|other| overlap(cidr, *other))
-}
-
 fn list(cidrs: &[Cidr]) -> String {
     let texts: Vec<_> = cidrs.iter().map(Cidr::to_string).collect();
     texts.join(", ")
 }
-
-type Clusters = BTreeSet<ClusterId>;
 
 #[cfg(test)]
 mod tests;

@@ -132,6 +132,13 @@ pub struct NetworkSettings {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_pools: Vec<Cidr>,
 
+    /// Size of the network by which this cluster gives addresses to what is not one of its pods:
+    /// 16 unless set. A smaller network, so a larger number, is for many peers. In an IPv6 cluster
+    /// it is 96 more, for as many addresses. While there are peers it stays as it is.
+    #[schemars(range(min = 8, max = 29))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_prefix_length: Option<u8>,
+
     /// Where other clusters reach this one's gateway: an address or a DNS name, with or without
     /// a port. Unset: it is found out.
     #[schemars(schema_with = "crate::schema::endpoint")]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use k8s_openapi::ByteString;
+use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,16 @@ pub struct IpamStorageSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub endpoint_mappings: BTreeMap<IpAddr, EndpointMapping>,
 
+    /// Addresses of the external network that no endpoint has any more, and that no other one gets
+    /// yet.
+    #[schemars(schema_with = "resting")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resting: BTreeMap<IpAddr, Resting>,
+
+    /// Who writes all these objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writer: Option<Writer>,
+
     /// Not used.
     #[schemars(schema_with = "by_cluster::<ConfiguredCluster>")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -142,6 +152,28 @@ pub struct EndpointMapping {
     pub cluster_mappings: BTreeMap<ClusterId, ClusterMapping>,
 }
 
+/// Why an address is given to nobody else yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resting {
+    /// The endpoint that had it last. It gets it back when it asks.
+    pub ip: IpAddr,
+
+    /// Until when: packets to the last endpoint may still be under way.
+    pub until: Time,
+}
+
+/// The one process that writes, and what it may be writing to at the moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct Writer {
+    /// The process.
+    pub holder: String,
+
+    /// Names of the objects that it may be writing to. It says so before it does: whoever writes
+    /// next makes sure that the writes of this one to these objects fail.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open: Vec<String>,
+}
+
 /// Nothing: the key says it all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterMapping {}
@@ -180,6 +212,35 @@ fn prefixes(_: &mut SchemaGenerator) -> Schema {
         "type": "object",
         "additionalProperties": { "type": "string", "format": "byte" },
         "x-kubernetes-map-type": "atomic",
+    })
+}
+
+fn resting(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {
+            "type": "object",
+            "required": ["ip", "until"],
+            "properties": {
+                "ip": {
+                    "description": "The endpoint that had it last. It gets it back when it asks.",
+                    "type": "string",
+                    "maxLength": 45,
+                },
+                "until": {
+                    "description": "Until when: packets to the last endpoint may still be under way.",
+                    "type": "string",
+                    "format": "date-time",
+                },
+            },
+        },
+        "maxProperties": 1024,
+        "x-kubernetes-map-type": "atomic",
+        "x-kubernetes-validations": [rule(
+            &format!("self.all(given, {} && isIP(self[given].ip))", is_canonical_ip("given")),
+            "every key must be an address in its usual form, such as 10.0.0.5 or 2001:db8::5, and \
+             every ip an address",
+        )],
     })
 }
 

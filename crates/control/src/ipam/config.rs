@@ -16,6 +16,8 @@ use tombolo_runtime::{
     shutdown::Shutdown,
 };
 
+use tracing::warn;
+
 use super::Ipam;
 
 /// The settings as they are now.
@@ -45,7 +47,10 @@ pub(super) async fn follow(watches: Watches, settings: Settings, ipam: Ipam, shu
         }
         known = Some(config.clone());
         // Not stored: it counts all the same, and is stored with what comes next.
-        drop(ipam.ask(move |state| state.configure(config)).await);
+        if let Ok(Err(error)) = ipam.ask(move |state| state.configure(config)).await {
+            warn!("the external network stays as it is: {error}");
+        }
+        ipam.configured.send_replace(());
     }
 }
 
@@ -62,6 +67,7 @@ fn combine<'a>(
         service_cidr: settings.service_cidr,
         pools: pools(&network.additional_pools),
         reserved: reserved.into_iter().collect(),
+        external_prefix: network.external_prefix_length,
     }
 }
 
@@ -69,7 +75,10 @@ fn is_real(node: &Node) -> bool {
     node.labels().get(TYPE_LABEL).is_none_or(|kind| kind != VIRTUAL_NODE)
 }
 
+/// Where a node is, and all networks of its pods: the cluster may have more than one.
 fn networks_of(node: &Node) -> impl Iterator<Item = Cidr> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    addresses.filter_map(|address| address.address.parse().ok()).map(node_network)
+    let addresses = addresses.filter_map(|address| address.address.parse().ok()).map(node_network);
+    let pods = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
+    addresses.chain(pods.filter_map(|cidr| cidr.parse().ok()))
 }

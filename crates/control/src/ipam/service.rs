@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use tombolo_api::{
     ClusterId,
     ipam::{
@@ -157,11 +158,11 @@ type Answer<T> = Result<Response<T>, Status>;
 type Act<T> = fn(&mut State, &ClusterId, IpAddr) -> Result<T, IpamError>;
 
 fn map(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, IpamError> {
-    state.map_endpoint(cluster, ip).map(|ip| ip.to_string())
+    state.map_endpoint(cluster, ip, Timestamp::now()).map(|ip| ip.to_string())
 }
 
 fn unmap(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<(), IpamError> {
-    state.unmap_endpoint(cluster, ip);
+    state.unmap_endpoint(cluster, ip, Timestamp::now());
     Ok(())
 }
 
@@ -194,7 +195,7 @@ fn refused(error: &IpamError) -> Status {
         | IpamError::NotAPodThere { .. } => Code::NotFound,
         IpamError::NameUnknown(_) => Code::Unavailable,
         IpamError::NotAnEndpoint { .. } | IpamError::WrongSize { .. } => Code::InvalidArgument,
-        IpamError::ExternalFull(_) | IpamError::NoRoom { .. } => Code::ResourceExhausted,
+        IpamError::ExternalFull { .. } | IpamError::NoRoom { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
 }

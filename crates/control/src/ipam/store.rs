@@ -1,137 +1,155 @@
-//! What the address service knows, in the API server. Every write says which version it is about,
-//! so that one from a process that is no longer the leader fails.
+//! What the address service knows, in the API server, and the right to write it. There is one writer
+//! at a time: every write says which version of an object it is about, and whoever begins to write
+//! first changes all that the one before may be writing to, so that those writes fail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kube::{
-    Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, ListParams, PostParams, Preconditions},
-};
-use serde::{Serialize, de::DeserializeOwned};
-use tombolo_api::net::{IpamStorage, NatMapping};
-use tombolo_core::ipam::{Changes, Ipam as State};
+use kube::Client;
+use tombolo_api::net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Writer};
+use tombolo_core::ipam::{Changes, Ipam as State, NETWORKS, Part, WRITER};
+use uuid::Uuid;
 
-use crate::context::MANAGER;
+use super::kept::Kept;
+
+/// How many parts stay open when another one is opened.
+const OPEN: usize = 32;
+
+/// It can't be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The API server did not do it, or did not say so.
+    #[error("the API server")]
+    Api(#[from] kube::Error),
+    /// Another process has begun to write.
+    #[error("another process writes the addresses in use now")]
+    Deposed,
+}
+
+impl StoreError {
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
+    }
+}
 
 pub(super) struct Store {
     storages: Kept<IpamStorage>,
     mappings: Kept<NatMapping>,
+    /// This process, among all that ever write; nothing before it has begun to.
+    holder: Option<String>,
+    /// What may be written to: the API server knows.
+    open: BTreeSet<Part>,
+    /// What the writer before this one may still want to make. As long as it is there, it can't.
+    fences: BTreeSet<Part>,
+    /// How often this process has made sure that it is the only one.
+    claims: u64,
+}
+
+/// All that is stored.
+pub(super) struct Stored {
+    pub(super) storages: Vec<IpamStorage>,
+    pub(super) mappings: Vec<NatMapping>,
 }
 
 impl Store {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: &Client) -> Self {
         Self {
-            storages: Kept { api: Api::all(client.clone()), known: BTreeMap::new() },
-            mappings: Kept { api: Api::all(client), known: BTreeMap::new() },
+            storages: Kept::new(client.clone()),
+            mappings: Kept::new(client.clone()),
+            holder: None,
+            open: BTreeSet::new(),
+            fences: BTreeSet::new(),
+            claims: 0,
         }
     }
 
-    pub(super) async fn read(&mut self) -> kube::Result<(Vec<IpamStorage>, Vec<NatMapping>)> {
-        Ok((self.storages.read().await?, self.mappings.read().await?))
+    /// Becomes the only writer, or makes sure that it still is, and reads all that is stored. From
+    /// then on nothing that was sent before can change it any more, by whomever.
+    pub(super) async fn claim(&mut self) -> Result<Stored, StoreError> {
+        loop {
+            match self.try_claim().await {
+                Err(error) if error.is_conflict() => {}
+                other => return other,
+            }
+        }
     }
 
     /// Writes what has changed in the state.
-    pub(super) async fn write(&mut self, state: &mut State) -> kube::Result<()> {
-        let Changes { storage, mappings } = state.take_changes();
-        let storages = storage.into_iter().map(|shard| {
-            let name = shard.to_string();
-            let object = state.storage(shard).map(|spec| IpamStorage::new(&name, spec));
-            (name, object)
+    pub(super) async fn write(&mut self, state: &mut State) -> Result<(), StoreError> {
+        let Changes { networks, parts } = state.take_changes();
+        self.open(&parts).await?;
+        let stays =
+            |part: &Part| self.fences.contains(part) && state.subnets(&part.cluster).is_some();
+        let storages = parts.iter().map(|part| {
+            let empty = || stays(part).then(IpamStorageSpec::default);
+            (part.storage(), state.storage(part).or_else(empty))
         });
-        let nat_mappings = mappings.into_iter().map(|shard| {
-            let name = shard.to_string();
-            let object = state.nat_mapping(&shard).map(|spec| NatMapping::new(&name, spec));
-            (name, object)
+        let networks = networks.then(|| (NETWORKS.to_owned(), Some(state.networks_storage())));
+        let storages = storages.chain(networks).collect();
+        let mappings = parts.iter().map(|part| {
+            let empty = || stays(part).then(|| nothing_mapped(part));
+            (part.mapping(), state.nat_mapping(part).or_else(empty))
         });
-        let storages = self.storages.write(storages.collect());
-        let nat_mappings = self.mappings.write(nat_mappings.collect());
-        tokio::try_join!(storages, nat_mappings)?;
-        Ok(())
-    }
-}
-
-/// Objects of one kind, and the versions in which they were last seen.
-struct Kept<K> {
-    api: Api<K>,
-    known: BTreeMap<String, Seen>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
-    uid: Option<String>,
-    resource_version: Option<String>,
-}
-
-const AT_A_TIME: usize = 16;
-
-impl<K> Kept<K>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
-{
-    async fn read(&mut self) -> kube::Result<Vec<K>> {
-        let objects = self.api.list(&ListParams::default()).await?.items;
-        self.known = objects.iter().map(|object| (object.name_any(), Seen::of(object))).collect();
-        Ok(objects)
+        let (known, new) = mappings.partition(|(name, _)| self.mappings.knows(name));
+        let (stored, told) =
+            tokio::join!(self.storages.write(storages), self.mappings.write(known));
+        stored.and(told)?;
+        // Nothing makes an old writer's new object fail: it makes none unless the above was done.
+        self.mappings.write(new).await
     }
 
-    async fn write(&mut self, changes: Vec<(String, Option<K>)>) -> kube::Result<()> {
-        let writes = changes.into_iter().map(|(name, object)| {
-            let seen = self.known.get(&name).cloned();
-            let api = self.api.clone();
-            async move {
-                let seen = match (object, seen) {
-                    (Some(object), seen) => Some(put(&api, &name, object, seen).await?),
-                    (None, Some(seen)) => delete(&api, &name, seen).await.map(|()| None)?,
-                    (None, None) => None,
-                };
-                Ok::<_, kube::Error>((name, seen))
+    async fn try_claim(&mut self) -> Result<Stored, StoreError> {
+        let found = self.storages.get(WRITER).await?;
+        let before = found.and_then(|storage| storage.spec.writer).unwrap_or_default();
+        if self.holder.as_ref().is_some_and(|holder| *holder != before.holder) {
+            return Err(StoreError::Deposed);
+        }
+        self.holder.get_or_insert_with(|| Uuid::new_v4().to_string());
+        self.claims += 1;
+        self.open = before.open.iter().filter_map(|name| name.parse().ok()).collect();
+        self.say_who_writes().await?;
+
+        let mut stored =
+            Stored { storages: self.storages.read().await?, mappings: self.mappings.read().await? };
+        let mark = format!("{}/{}", self.holder.as_deref().unwrap_or_default(), self.claims);
+        for part in &self.open {
+            if !self.storages.knows(&part.storage()) {
+                stored.storages.push(IpamStorage::new(&part.storage(), IpamStorageSpec::default()));
             }
-        });
-        let written: Vec<_> = stream::iter(writes.collect::<Vec<_>>())
-            .buffer_unordered(AT_A_TIME)
-            .try_collect()
-            .await?;
-        for (name, seen) in written {
-            match seen {
-                Some(seen) => self.known.insert(name, seen),
-                None => self.known.remove(&name),
-            };
+            if !self.mappings.knows(&part.mapping()) {
+                stored.mappings.push(NatMapping::new(&part.mapping(), nothing_mapped(part)));
+            }
         }
-        Ok(())
+        let open: BTreeSet<_> =
+            self.open.iter().map(Part::storage).chain([NETWORKS.into()]).collect();
+        self.storages.touch(&stored.storages, &open, &mark).await?;
+        let open: BTreeSet<_> = self.open.iter().map(Part::mapping).collect();
+        self.mappings.touch(&stored.mappings, &open, &mark).await?;
+        self.fences = self.open.clone();
+        Ok(stored)
     }
-}
 
-impl Seen {
-    fn of<K: Resource>(object: &K) -> Self {
-        Self { uid: object.uid(), resource_version: object.resource_version() }
-    }
-}
-
-async fn put<K>(api: &Api<K>, name: &str, mut object: K, seen: Option<Seen>) -> kube::Result<Seen>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
-{
-    let params = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
-    let written = match seen {
-        None => api.create(&params, &object).await?,
-        Some(seen) => {
-            object.meta_mut().resource_version = seen.resource_version;
-            object.meta_mut().uid = seen.uid;
-            api.replace(name, &params, &object).await?
+    /// Before parts are written to, the API server knows that they may be.
+    async fn open(&mut self, parts: &BTreeSet<Part>) -> Result<(), StoreError> {
+        if parts.is_subset(&self.open) {
+            return Ok(());
         }
-    };
-    Ok(Seen::of(&written))
+        if self.open.len() + parts.len() > OPEN {
+            self.open.clear();
+        }
+        self.open.extend(parts.iter().cloned());
+        self.say_who_writes().await
+    }
+
+    async fn say_who_writes(&mut self) -> Result<(), StoreError> {
+        let writer = Writer {
+            holder: self.holder.clone().unwrap_or_default(),
+            open: self.open.iter().map(Part::to_string).collect(),
+        };
+        let spec = IpamStorageSpec { writer: Some(writer), ..IpamStorageSpec::default() };
+        self.storages.write(vec![(WRITER.to_owned(), Some(spec))]).await
+    }
 }
 
-async fn delete<K>(api: &Api<K>, name: &str, seen: Seen) -> kube::Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
-{
-    let same = Preconditions { uid: seen.uid, resource_version: seen.resource_version };
-    let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
-    match api.delete(name, &params).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other.map(drop),
-    }
+fn nothing_mapped(part: &Part) -> NatMappingSpec {
+    NatMappingSpec { cluster_id: part.cluster.clone(), cluster_mappings: BTreeMap::new() }
 }

@@ -9,8 +9,10 @@ use tombolo_api::{
         GetHomePodIpRequest, GetRemotePodIpRequest, MapBatchRequest, MapRequest, UnmapRequest,
         ipam_client::IpamClient, map_result,
     },
-    net::IpamStorage,
+    net::{IpamStorage, NatMapping},
 };
+use tombolo_core::ipam::PART_SIZE;
+use tombolo_testbed::eventually;
 use tonic::{Code, transport::Channel};
 
 use crate::side::{Side, cidr};
@@ -124,27 +126,75 @@ async fn many_at_once_share_few_writes_and_no_address() {
     let storages = rome.all::<IpamStorage>();
     let storages = storages.list(&ListParams::default()).await.unwrap();
     let most = storages.iter().map(|storage| storage.spec.endpoint_mappings.len()).max();
-    assert!(most.unwrap() <= 128, "objects stay small");
+    assert!(most.unwrap() <= PART_SIZE as usize, "objects stay small");
     service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_was_deposed_cant_write() {
+async fn a_leader_that_was_deposed_cant_write_anything_and_ends() {
     let (rome, _alone) = Side::alone("rome").await;
-    let turin: ClusterId = "id-of-turin".parse().unwrap();
-    let (old, mut old_client, old_service) = rome.serve().await;
-    old.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    old.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
-    let (_, mut new_client, new_service) = rome.serve().await;
+    let (turin, genoa): (ClusterId, ClusterId) =
+        ("id-of-turin".parse().unwrap(), "id-of-genoa".parse().unwrap());
+    let deposed = async |act: &str| {
+        let (old, mut old_client, _) = rome.serve().await;
+        for (peer, pods, external) in
+            [(&turin, "10.20.0.0/16", "10.21.0.0/16"), (&genoa, "10.30.0.0/16", "10.31.0.0/16")]
+        {
+            old.reserve(peer.clone(), cidr(pods), cidr(external)).await.unwrap();
+            old.set_local_names(peer.clone(), NatCidr::None, NatCidr::None).await.unwrap();
+        }
+        let first = map(&mut old_client, "id-of-turin", "192.0.2.1").await.unwrap();
+        let (_, mut new_client, new_service) = rome.serve().await;
+        let before = rome.all_addresses().await;
+        // What it writes to is open, or is not there yet, or is that with the networks.
+        match act {
+            "known part" => {
+                let error = map(&mut old_client, "id-of-turin", "192.0.2.2").await.unwrap_err();
+                assert_eq!(error.code(), Code::Unavailable, "{error}");
+            }
+            "new part" => {
+                let error = map(&mut old_client, "id-of-genoa", "192.0.2.2").await.unwrap_err();
+                assert_eq!(error.code(), Code::Unavailable, "{error}");
+            }
+            "unmap" => {
+                let ip = "192.0.2.1".into();
+                let unmap = UnmapRequest { cluster_id: turin.to_string(), ip };
+                let error = old_client.unmap_endpoint_ip(unmap).await.unwrap_err();
+                assert_eq!(error.code(), Code::Unavailable, "{error}");
+            }
+            _ => {
+                let (pods, external) = (cidr("10.40.0.0/16"), cidr("10.41.0.0/16"));
+                let peer = "id-of-pisa".parse().unwrap();
+                old.reserve(peer, pods, external).await.unwrap_err();
+            }
+        }
+        assert_eq!(rome.all_addresses().await, before, "{act}: nothing has changed");
+        eventually("the old one ends", async || old.external_cidr().await.is_err(), |it| *it).await;
+        assert_eq!(remote(&mut new_client, "id-of-turin", "192.0.2.1").await.unwrap(), first);
+        map(&mut new_client, "id-of-genoa", "192.0.2.9").await.unwrap();
+        new_service.ask();
+    };
+    for act in ["known part", "new part", "unmap", "networks"] {
+        deposed(act).await;
+    }
+}
 
-    let first = map(&mut new_client, "id-of-turin", "192.0.2.1").await.unwrap();
-    let error = map(&mut old_client, "id-of-turin", "192.0.2.2").await.unwrap_err();
-    assert_eq!(error.code(), Code::Unavailable, "{error}");
-    // It has looked again since.
-    assert_eq!(remote(&mut old_client, "id-of-turin", "192.0.2.1").await.unwrap(), first);
-    assert_eq!(rome.nat_mappings().await.len(), 1);
-    old_service.ask();
-    new_service.ask();
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_else_has_changed_is_put_right_and_the_service_goes_on() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (ipam, mut client, service) = rome.serve().await;
+    let turin: ClusterId = "id-of-turin".parse().unwrap();
+    ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
+    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    let first = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
+
+    rome.clear::<NatMapping>().await;
+    let error = map(&mut client, "id-of-turin", "192.0.2.2").await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "it has to look again: {error}");
+    let second = map(&mut client, "id-of-turin", "192.0.2.2").await.unwrap();
+    let told = rome.nat_mappings().await;
+    assert_eq!((&told["192.0.2.1"], &told["192.0.2.2"]), (&first, &second));
+    service.ask();
 }
 
 async fn map(

@@ -76,3 +76,34 @@ async fn peers_with_the_same_networks_get_names_that_never_collide() {
     }
     controllers.ask();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_is_reserved_while_it_is_in_use_is_changed() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (_, controllers) = rome.start().await;
+    rome.tenant("liqo-tenant-turin", "id-of-turin").await;
+    let config = json!({
+        "metadata": { "labels": { names::REPLICATED_FROM_LABEL: "id-of-turin" } },
+        "spec": {
+            "clusterID": "id-of-rome",
+            "podCIDR": "10.20.0.0/16",
+            "externalCIDR": "10.21.0.0/16",
+            "endpointIP": "192.0.2.9",
+            "backendType": "wireguard",
+            "backend_config": {},
+        },
+    });
+    rome.put_in::<NetworkConfig>("liqo-tenant-turin", "turin", config).await;
+    let is_called = async |is_it: fn(NatCidr) -> bool| {
+        rome.until_in::<NetworkConfig>("liqo-tenant-turin", "turin", |config| {
+            config.status.as_ref().and_then(|it| it.pod_cidr_nat).is_some_and(is_it)
+        })
+        .await
+    };
+    is_called(|name| name == NatCidr::None).await;
+    let network = json!({ "reservedSubnets": ["10.20.128.0/17"] });
+    rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
+    is_called(|name| name != NatCidr::None).await;
+    rome.clear::<ClusterConfig>().await;
+    controllers.ask();
+}

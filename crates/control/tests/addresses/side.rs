@@ -13,7 +13,7 @@ use tombolo_api::{
     Cidr,
     ipam::ipam_client::IpamClient,
     names,
-    net::{IpamStorage, NatMapping, NetworkConfig},
+    net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig},
 };
 use tombolo_control::{context::Context, ipam::Ipam, network_config, replicator};
 use tombolo_runtime::shutdown::Shutdown;
@@ -97,6 +97,15 @@ impl Side {
         });
         let lease = json!({ "metadata": { "annotations": annotations } });
         self.put_in::<Lease>(names::NAMESPACE, names::GATEWAY_LEASE, lease).await;
+    }
+
+    /// All that is stored about addresses, but who writes it.
+    pub async fn all_addresses(&self) -> (Vec<IpamStorageSpec>, Vec<NatMappingSpec>) {
+        let storages = self.all::<IpamStorage>().list(&ListParams::default()).await.unwrap();
+        let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
+        let storages = storages.into_iter().map(|storage| storage.spec);
+        let mappings = mappings.into_iter().map(|mapping| mapping.spec);
+        (storages.filter(|spec| spec.writer.is_none()).collect(), mappings.collect())
     }
 
     /// All mappings that gateways are told, whatever the cluster.

@@ -1,6 +1,6 @@
 //! Looking for a free network.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tombolo_api::Cidr;
@@ -9,7 +9,10 @@ use super::{Config, IpamError};
 use crate::translate::overlap;
 
 /// The private networks, from which everything is taken unless more are given.
-const PRIVATE: [&str; 4] = ["10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12", "fc00::/7"];
+const PRIVATE: [&str; 4] = ["10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12", "fd00::/8"];
+
+/// What else is nobody's in the world: a peer that has it keeps it, but nothing is taken from it.
+const LOCAL: [&str; 3] = ["100.64.0.0/10", "198.18.0.0/15", "fc00::/7"];
 
 /// What no peer's network may be called by: the overlay between the nodes is in the last one, and
 /// hosts have uses of their own for the others.
@@ -24,7 +27,7 @@ const SPECIAL: [&str; 7] = [
 ];
 
 /// The size of an external network, and how small it may be where there is little room.
-const EXTERNAL_PREFIXES: std::ops::RangeInclusive<u8> = 16..=24;
+const EXTERNAL_PREFIXES: RangeInclusive<u8> = 16..=24;
 
 /// The private networks and those that are given beside them.
 pub fn pools(additional: &[Cidr]) -> Vec<Cidr> {
@@ -53,15 +56,28 @@ impl Taken {
         self.0.extend(cidrs);
     }
 
+    /// The name that a network has already, if it is still free, else a new one.
+    pub(super) fn keep_or_choose(
+        &self,
+        name: Option<Cidr>,
+        wanted: Cidr,
+        pools: &[Cidr],
+    ) -> Result<Cidr, IpamError> {
+        match name {
+            Some(name) if self.overlapping(name).is_none() => Ok(name),
+            _ => self.choose(wanted, pools),
+        }
+    }
+
     /// `wanted` itself if it is free and in a pool, else the first free network of its size: no
     /// peer gets to stand for a network of the world.
-    pub(super) fn choose(&self, wanted: Cidr, pools: &[Cidr]) -> Result<Cidr, IpamError> {
-        let in_a_pool = pools.iter().any(|pool| pool.net().contains(&wanted.net()));
-        if in_a_pool && self.overlapping(wanted).is_none() {
+    fn choose(&self, wanted: Cidr, pools: &[Cidr]) -> Result<Cidr, IpamError> {
+        let is_within = |pool: &Cidr| pool.net().contains(&wanted.net());
+        let is_local = pools.iter().copied().chain(parse(&LOCAL)).any(|pool| is_within(&pool));
+        if is_local && self.overlapping(wanted).is_none() {
             return Ok(wanted);
         }
-        let same_family =
-            |pool: &&Cidr| pool.net().max_prefix_len() == wanted.net().max_prefix_len();
+        let same_family = |pool: &&Cidr| is_same_family(**pool, wanted);
         pools
             .iter()
             .filter(same_family)
@@ -88,17 +104,44 @@ impl Taken {
     }
 }
 
-/// This cluster's external network.
+/// This cluster's external network: of the family of its pods.
 pub(super) fn choose_external(config: &Config) -> Result<Cidr, IpamError> {
-    let taken = Taken::new(&[config.pod_cidr, config.service_cidr], &config.reserved);
-    let ipv4 = |pool: &&Cidr| pool.net().max_prefix_len() == 32;
-    EXTERNAL_PREFIXES
-        .flat_map(|prefix| config.pools.iter().filter(ipv4).map(move |pool| (*pool, prefix)))
+    let own = [config.pod_cidr, config.service_cidr];
+    let taken = Taken::new(&own, &config.reserved);
+    let pools = config.pools.iter().filter(|pool| is_same_family(**pool, config.pod_cidr));
+    let prefixes = external_prefixes(config);
+    prefixes
+        .clone()
+        .flat_map(|prefix| pools.clone().map(move |pool| (*pool, prefix)))
         .find_map(|(pool, prefix)| taken.first_free(pool, prefix))
         .ok_or_else(|| IpamError::NoRoom {
-            wanted: network(IpAddr::from([10, 0, 0, 0]), *EXTERNAL_PREFIXES.end()),
+            wanted: network(config.pod_cidr.net().network(), *prefixes.end()),
             pools: config.pools.clone(),
         })
+}
+
+/// Whether a network can go on being the external one. One that is in use stays, whatever size is
+/// asked for.
+pub(super) fn is_external(network: Cidr, config: &Config, is_alone: bool) -> bool {
+    let own = [config.pod_cidr, config.service_cidr];
+    let has_size = external_prefixes(config).contains(&network.net().prefix_len());
+    is_same_family(network, config.pod_cidr)
+        && !own.into_iter().any(|own| overlap(own, network))
+        && (has_size || !is_alone)
+}
+
+/// The sizes that an external network may have, as many addresses in either family.
+fn external_prefixes(config: &Config) -> RangeInclusive<u8> {
+    let more = config.pod_cidr.net().max_prefix_len() - 32;
+    let (first, last) = match config.external_prefix {
+        Some(prefix) => (prefix, prefix),
+        None => (*EXTERNAL_PREFIXES.start(), *EXTERNAL_PREFIXES.end()),
+    };
+    first + more..=last + more
+}
+
+fn is_same_family(one: Cidr, other: Cidr) -> bool {
+    one.net().max_prefix_len() == other.net().max_prefix_len()
 }
 
 fn network(ip: IpAddr, prefix: u8) -> Cidr {
@@ -152,8 +195,9 @@ mod tests {
         let public = cidr("8.8.8.0/24");
         assert_eq!(taken.choose(public, &pools(&[])), Ok(cidr("10.0.0.0/24")));
         assert_eq!(taken.choose(public, &pools(&[cidr("8.8.0.0/16")])), Ok(public));
-        assert_eq!(taken.choose(cidr("2001:db8::/64"), &pools(&[])), Ok(cidr("fc00::/64")));
+        assert_eq!(taken.choose(cidr("2001:db8::/64"), &pools(&[])), Ok(cidr("fd00::/64")));
         assert_eq!(taken.choose(cidr("fd12::/64"), &pools(&[])), Ok(cidr("fd12::/64")));
+        assert_eq!(taken.choose(cidr("100.64.0.0/14"), &pools(&[])), Ok(cidr("100.64.0.0/14")));
     }
 
     #[test]
@@ -171,6 +215,7 @@ mod tests {
             service_cidr: cidr("10.96.0.0/12"),
             pools: pools(&[]),
             reserved: vec![],
+            external_prefix: None,
         };
         assert_eq!(choose_external(&config), Ok(cidr("10.1.0.0/16")));
         config.pools = vec![cidr("10.0.0.0/15")];

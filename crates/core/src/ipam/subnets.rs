@@ -1,37 +1,43 @@
 //! The networks of and for each peer.
 
+use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::Subnets};
 
-use super::{Ipam, IpamError, StorageShard};
+use super::{Ipam, IpamError};
 use crate::translate::{nat, overlap, same_size};
 
 impl Ipam {
     /// Chooses what a peer's networks are called here: as the peer calls them, unless that
-    /// overlaps anything in use or is in none of the pools. The same networks keep their names.
+    /// overlaps anything in use or is a network of the world. The same networks keep their names
+    /// as long as these are free. Where there is no room all stays as it was.
     pub fn reserve(
         &mut self,
         cluster: &ClusterId,
         pods: Cidr,
         external: Cidr,
     ) -> Result<&Subnets, IpamError> {
-        let is_same = |subnets: &Subnets| {
-            subnets.remote_pod_cidr == Some(pods) && subnets.remote_external_cidr == Some(external)
+        let before = self.clusters.get(cluster);
+        let kept = |real: Option<Cidr>, name: Option<Cidr>, wanted: Cidr| {
+            if real == Some(wanted) { name } else { None }
         };
-        if !self.clusters.get(cluster).is_some_and(is_same) {
-            self.release(cluster);
-            let mut taken = self.taken();
-            let pod_name = taken.choose(pods, &self.config.pools)?;
-            taken.extend([pod_name]);
-            let external_name = taken.choose(external, &self.config.pools)?;
-            let subnets = Subnets {
-                remote_pod_cidr: Some(pods),
-                remote_external_cidr: Some(external),
-                remote_nat_pod_cidr: nat(pods, pod_name),
-                remote_nat_external_cidr: nat(external, external_name),
-                ..Subnets::default()
-            };
+        let known_pods =
+            before.and_then(|it| kept(it.remote_pod_cidr, it.our_name_for_pods(), pods));
+        let known_external = before
+            .and_then(|it| kept(it.remote_external_cidr, it.our_name_for_external(), external));
+        let mut taken = self.taken(cluster);
+        let pod_name = taken.keep_or_choose(known_pods, pods, &self.config.pools)?;
+        taken.extend([pod_name]);
+        let external_name = taken.keep_or_choose(known_external, external, &self.config.pools)?;
+        let subnets = Subnets {
+            remote_pod_cidr: Some(pods),
+            remote_external_cidr: Some(external),
+            remote_nat_pod_cidr: nat(pods, pod_name),
+            remote_nat_external_cidr: nat(external, external_name),
+            ..before.cloned().unwrap_or_default()
+        };
+        if before != Some(&subnets) {
             self.clusters.insert(cluster.clone(), subnets);
-            self.changes.storage.insert(StorageShard::Networks);
+            self.changes.networks = true;
         }
         Ok(&self.clusters[cluster])
     }
@@ -43,11 +49,12 @@ impl Ipam {
         pods: NatCidr,
         external: NatCidr,
     ) -> Result<(), IpamError> {
+        let external_cidr = self.external_cidr();
         let subnets = self
             .clusters
             .get_mut(cluster)
             .ok_or_else(|| IpamError::UnknownCluster(cluster.clone()))?;
-        for (real, name) in [(self.config.pod_cidr, pods), (self.external_cidr, external)] {
+        for (real, name) in [(self.config.pod_cidr, pods), (external_cidr, external)] {
             if !same_size(real, name.or(real)) {
                 return Err(IpamError::WrongSize { real, name: name.or(real) });
             }
@@ -55,27 +62,22 @@ impl Ipam {
         let (pods, external) = (Some(pods), Some(external));
         if subnets.local_nat_pod_cidr != pods {
             subnets.local_nat_pod_cidr = pods;
-            self.changes.storage.insert(StorageShard::Networks);
+            self.changes.networks = true;
         }
         if subnets.local_nat_external_cidr != external {
             subnets.local_nat_external_cidr = external;
-            self.changes.storage.insert(StorageShard::Networks);
-            for shard in self.endpoints.shards_of(cluster) {
-                self.changes.mapping(cluster, shard);
-            }
+            self.changes.networks = true;
+            let parts = self.external.all().map(|(part, _)| part);
+            self.changes.parts.extend(parts.filter(|part| part.cluster == *cluster));
         }
         Ok(())
     }
 
     /// Frees whatever there is of and for a peer.
-    pub fn release(&mut self, cluster: &ClusterId) {
-        if self.clusters.remove(cluster).is_none() {
-            return;
-        }
-        self.changes.storage.insert(StorageShard::Networks);
-        for shard in self.endpoints.remove_cluster(cluster) {
-            self.changes.endpoint(shard);
-            self.changes.mapping(cluster, shard);
+    pub fn release(&mut self, cluster: &ClusterId, now: Timestamp) {
+        if self.clusters.remove(cluster).is_some() {
+            self.changes.networks = true;
+            self.changes.parts.extend(self.external.remove_cluster(cluster, now));
         }
     }
 
@@ -88,7 +90,7 @@ impl Ipam {
         };
         let pods = subnets.remote_nat_pod_cidr.or(remote_pod);
         let external = subnets.remote_nat_external_cidr.or(remote_external);
-        let own = [self.config.pod_cidr, self.config.service_cidr, self.external_cidr];
+        let own = [self.config.pod_cidr, self.config.service_cidr, self.external_cidr()];
         let names = self.clusters.values().flat_map(|other| {
             [other.our_name_for_pods(), other.our_name_for_external()].into_iter().flatten()
         });
@@ -102,7 +104,7 @@ impl Ipam {
         }
         let mut subnets = subnets.clone();
         if !is_name_for(subnets.local_nat_pod_cidr, self.config.pod_cidr)
-            || !is_name_for(subnets.local_nat_external_cidr, self.external_cidr)
+            || !is_name_for(subnets.local_nat_external_cidr, self.external_cidr())
         {
             subnets.local_nat_pod_cidr = None;
             subnets.local_nat_external_cidr = None;

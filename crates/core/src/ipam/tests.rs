@@ -1,9 +1,13 @@
-use std::collections::BTreeMap;
+mod disk;
+mod properties;
 
-use proptest::prelude::*;
 use tombolo_api::NatCidr;
 
+use self::disk::Disk;
 use super::*;
+use crate::translate::overlap;
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 #[test]
 fn a_peer_with_other_networks_keeps_them() {
@@ -57,7 +61,7 @@ fn what_is_freed_can_be_had_again() {
     ipam.reserve(&id("milan"), network, cidr("10.21.0.0/16")).unwrap();
     let turin = ipam.reserve(&id("turin"), network, cidr("10.22.0.0/16")).unwrap();
     assert_ne!(turin.our_name_for_pods(), Some(network));
-    ipam.release(&id("milan"));
+    ipam.release(&id("milan"), NOW);
     let genoa = ipam.reserve(&id("genoa"), network, cidr("10.23.0.0/16")).unwrap();
     assert_eq!(genoa.our_name_for_pods(), Some(network));
 }
@@ -65,8 +69,8 @@ fn what_is_freed_can_be_had_again() {
 #[test]
 fn a_pod_of_this_cluster_is_called_as_the_peer_calls_it() {
     let mut ipam = peered();
-    assert_eq!(ipam.map_endpoint(&id("milan"), ip("10.0.0.5")), Ok(ip("10.80.0.5")));
-    assert_eq!(ipam.map_endpoint(&id("turin"), ip("10.0.0.5")), Ok(ip("10.0.0.5")));
+    assert_eq!(ipam.map_endpoint(&id("milan"), ip("10.0.0.5"), NOW), Ok(ip("10.80.0.5")));
+    assert_eq!(ipam.map_endpoint(&id("turin"), ip("10.0.0.5"), NOW), Ok(ip("10.0.0.5")));
     assert_eq!(ipam.remote_pod_ip(&id("milan"), ip("10.0.0.5")), Ok(ip("10.80.0.5")));
     assert!(ipam.take_changes().is_empty(), "nothing to remember");
 }
@@ -76,7 +80,7 @@ fn a_pod_that_runs_over_there_has_its_real_address_there() {
     let mut ipam = peered();
     let here = ipam.home_pod_ip(&id("milan"), ip("10.0.7.7")).unwrap();
     assert_eq!(here, ip("10.2.7.7"));
-    assert_eq!(ipam.map_endpoint(&id("milan"), here), Ok(ip("10.0.7.7")));
+    assert_eq!(ipam.map_endpoint(&id("milan"), here, NOW), Ok(ip("10.0.7.7")));
     assert_eq!(ipam.remote_pod_ip(&id("milan"), here), Ok(ip("10.0.7.7")));
 }
 
@@ -86,53 +90,178 @@ fn anything_else_gets_an_external_address_shared_by_all_clusters_and_freed_with_
     let (milan, turin) = (id("milan"), id("turin"));
     let pod_in_milan = ip("10.2.7.7");
     let node = ip("192.0.2.10");
-    assert_eq!(ipam.map_endpoint(&turin, pod_in_milan), Ok(ip("10.1.0.2")));
-    assert_eq!(ipam.map_endpoint(&turin, node), Ok(ip("10.1.0.3")));
-    assert_eq!(ipam.map_endpoint(&milan, node), Ok(ip("10.81.0.3")), "as milan calls it");
+    assert_eq!(ipam.map_endpoint(&turin, pod_in_milan, NOW), Ok(ip("10.1.0.2")));
+    assert_eq!(ipam.map_endpoint(&turin, node, NOW), Ok(ip("10.1.0.3")));
+    assert_eq!(ipam.map_endpoint(&milan, node, NOW), Ok(ip("10.81.0.3")), "as milan calls it");
     assert_eq!(ipam.remote_pod_ip(&turin, pod_in_milan), Ok(ip("10.1.0.2")));
     assert_eq!(ipam.remote_pod_ip(&milan, ip("10.2.7.7")), Ok(ip("10.0.7.7")));
 
-    ipam.unmap_endpoint(&turin, pod_in_milan);
+    ipam.unmap_endpoint(&turin, pod_in_milan, NOW);
     let gone = IpamError::NotMapped { ip: pod_in_milan, cluster: turin.clone() };
     assert_eq!(ipam.remote_pod_ip(&turin, pod_in_milan), Err(gone));
-    ipam.unmap_endpoint(&turin, node);
+    ipam.unmap_endpoint(&turin, node, NOW);
     assert_eq!(ipam.remote_pod_ip(&milan, node), Ok(ip("10.81.0.3")), "milan still uses it");
     assert!(ipam.remote_pod_ip(&turin, node).is_err());
 }
 
 #[test]
-fn an_address_that_was_freed_is_not_given_to_another_at_once() {
-    let mut ipam = peered();
+fn an_address_that_was_freed_rests_before_another_endpoint_gets_it() {
+    let mut ipam = small();
     let turin = id("turin");
-    let first = ipam.map_endpoint(&turin, ip("192.0.2.10")).unwrap();
-    ipam.unmap_endpoint(&turin, ip("192.0.2.10"));
-    assert_ne!(ipam.map_endpoint(&turin, ip("192.0.2.11")), Ok(first));
+    for n in 0..LAST {
+        ipam.map_endpoint(&turin, endpoint(n), NOW).unwrap();
+    }
+    let full = ipam.map_endpoint(&turin, endpoint(LAST), NOW).unwrap_err();
+    assert!(full.to_string().contains("10.1.0.0/28 is full"), "{full}");
+    let freed = ipam.map_endpoint(&turin, endpoint(7), NOW).unwrap();
+    ipam.unmap_endpoint(&turin, endpoint(7), NOW);
+    let rests = ipam.map_endpoint(&turin, endpoint(LAST), NOW).unwrap_err();
+    assert!(rests.to_string().contains("1 of its addresses rest"), "{rests}");
+    assert!(rests.to_string().contains("for 181 s more"), "{rests}");
+
+    let later = NOW + REST + jiff::SignedDuration::from_secs(1);
+    assert_eq!(ipam.map_endpoint(&turin, endpoint(LAST), later), Ok(freed));
+    assert!(ipam.remote_pod_ip(&turin, endpoint(7)).is_err());
 }
 
 #[test]
-fn a_full_external_network_says_so_and_what_is_freed_is_used_again() {
-    let mut config = config();
-    config.pools = vec![cidr("10.1.0.0/24")];
-    let mut ipam = Ipam::load(config, &[], &[]).unwrap();
-    ipam.config.pools = pools(&[]);
+fn an_endpoint_gets_the_address_back_that_rests_after_it() {
+    let mut ipam = peered();
+    let (milan, turin) = (id("milan"), id("turin"));
+    let first = ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW).unwrap();
+    ipam.unmap_endpoint(&turin, ip("192.0.2.10"), NOW);
+    assert_ne!(ipam.map_endpoint(&turin, ip("192.0.2.11"), NOW), Ok(first));
+    ipam.take_changes();
+    ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
+    let changed = ipam.take_changes();
+    assert_eq!(ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW), Ok(first));
+    assert_eq!(changed.parts.len(), 2, "it does not rest for turin, it is milan's: {changed:?}");
+    assert_eq!(ipam.next_to_wake(), None);
+}
+
+#[test]
+fn what_rests_does_so_after_a_restart_and_is_forgotten_when_it_has() {
+    let mut ipam = small();
     let turin = id("turin");
-    ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
-    ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();
-    let endpoint = |n: u8| IpAddr::from([192, 0, 2, n]);
-    for n in 0..253 {
-        ipam.map_endpoint(&turin, endpoint(n)).unwrap();
+    let mut disk = Disk::of(&ipam);
+    for n in 0..LAST {
+        ipam.map_endpoint(&turin, endpoint(n), NOW).unwrap();
     }
-    let full = IpamError::ExternalFull(cidr("10.1.0.0/24"));
-    assert_eq!(ipam.map_endpoint(&turin, endpoint(253)), Err(full));
-    ipam.unmap_endpoint(&turin, endpoint(7));
-    assert_eq!(ipam.map_endpoint(&turin, endpoint(253)), Ok(ip("10.1.0.9")));
+    ipam.unmap_endpoint(&turin, endpoint(3), NOW);
+    disk.write(&mut ipam);
+    let mut ipam = disk.load(ipam.config.clone());
+    assert!(ipam.map_endpoint(&turin, endpoint(LAST), NOW).is_err());
+
+    ipam.release(&turin, NOW);
+    disk.write(&mut ipam);
+    let mut ipam = disk.load(ipam.config.clone());
+    assert_eq!(disk.storages.len(), 2, "the networks, and what rests: {:?}", disk.storages);
+    assert_eq!(disk.mappings.len(), 0);
+    let until = ipam.next_to_wake().unwrap();
+    ipam.wake(until, 100);
+    disk.write(&mut ipam);
+    assert_eq!(disk.storages.keys().collect::<Vec<_>>(), [NETWORKS]);
+    assert_eq!(ipam.next_to_wake(), None);
+}
+
+#[test]
+fn neither_the_network_nor_the_broadcast_address_nor_that_of_this_cluster_is_given() {
+    let mut ipam = small();
+    let all: Vec<_> =
+        (0..LAST).map(|n| ipam.map_endpoint(&id("turin"), endpoint(n), NOW).unwrap()).collect();
+    let expected: Vec<_> = (2..=14).map(|n| IpAddr::from([10, 1, 0, n])).collect();
+    assert_eq!(all, expected);
+}
+
+#[test]
+fn a_peer_for_whose_other_networks_there_is_no_room_keeps_what_it_had() {
+    let mut ipam = peered();
+    let milan = id("milan");
+    let mapped = ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
+    let before = ipam.clone();
+    let too_large = cidr("10.0.0.0/7");
+    let error = ipam.reserve(&milan, too_large, cidr("10.1.0.0/16")).unwrap_err();
+    assert!(error.to_string().contains("10.0.0.0/7"), "{error}");
+    let error = ipam.reserve(&milan, cidr("10.44.0.0/16"), too_large).unwrap_err();
+    assert!(error.to_string().contains("additionalPools"), "{error}");
+    assert_eq!(ipam, before);
+    ipam.reserve(&milan, cidr("10.44.0.0/16"), cidr("10.1.0.0/16")).unwrap();
+    assert_eq!(ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW), Ok(mapped), "it is the same peer");
+}
+
+#[test]
+fn a_name_that_is_reserved_later_is_changed_when_it_is_asked_for_again() {
+    let mut ipam = peered();
+    let turin = id("turin");
+    let networks = (cidr("10.20.0.0/16"), cidr("10.21.0.0/16"));
+    let reserved = vec![cidr("10.20.7.0/24")];
+    ipam.configure(Config { reserved, ..config() }).unwrap();
+    let subnets = ipam.reserve(&turin, networks.0, networks.1).unwrap().clone();
+    assert!(!overlap(subnets.our_name_for_pods().unwrap(), cidr("10.20.7.0/24")));
+    assert_eq!(subnets.our_name_for_external(), Some(networks.1));
+    assert_eq!(subnets.local_nat_pod_cidr, Some(NatCidr::None), "what it calls us is the same");
+    assert!(ipam.take_changes().networks);
+}
+
+#[test]
+fn the_external_network_has_the_size_that_was_asked_for_unless_it_is_in_use() {
+    let told = |prefix| Config { external_prefix: Some(prefix), ..config() };
+    let mut ipam = Ipam::load(told(20), &[], &[], NOW).unwrap();
+    assert_eq!(ipam.external_cidr(), cidr("10.1.0.0/20"));
+    ipam.configure(told(12)).unwrap();
+    assert_eq!(ipam.external_cidr(), cidr("10.16.0.0/12"));
+    assert!(ipam.take_changes().networks);
+    ipam.reserve(&id("turin"), cidr("10.200.0.0/16"), cidr("10.201.0.0/16")).unwrap();
+    ipam.configure(told(20)).unwrap();
+    assert_eq!(ipam.external_cidr(), cidr("10.16.0.0/12"), "turin knows it");
+    let disk = Disk::of(&ipam);
+    assert_eq!(disk.load(told(20)).external_cidr(), cidr("10.16.0.0/12"));
+    ipam.release(&id("turin"), NOW);
+    let disk = Disk::of(&ipam);
+    assert_eq!(disk.load(told(20)).external_cidr(), cidr("10.1.0.0/20"));
+}
+
+#[test]
+fn clusters_with_ipv6_have_an_external_network_of_ipv6() {
+    let config =
+        Config { pod_cidr: cidr("fd00:10::/56"), service_cidr: cidr("fd00:20::/112"), ..config() };
+    let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
+    assert_eq!(ipam.external_cidr(), cidr("fd00::/112"));
+    let turin = id("turin");
+    ipam.reserve(&turin, cidr("fd00:10::/56"), cidr("fd00:30::/112")).unwrap();
+    ipam.set_local_names(&turin, "fd99::/56".parse().unwrap(), NatCidr::None).unwrap();
+    let mut map = |text| ipam.map_endpoint(&turin, ip(text), NOW);
+    assert_eq!(map("2001:db8::1"), Ok(ip("fd00::2")));
+    assert_eq!(map("fd00:10::5"), Ok(ip("fd99::5")));
+    assert!(map("192.0.2.1").unwrap_err().to_string().contains("another family"));
+}
+
+#[test]
+fn no_object_is_large_however_long_ids_are_and_however_many_clusters_there_are() {
+    let mut ipam = new();
+    let peers: Vec<_> = (10..40).map(|n| id(&format!("{n}{}", "x".repeat(61)))).collect();
+    for (n, peer) in peers.iter().enumerate() {
+        let external = cidr(&format!("10.{}.0.0/16", 150 + n));
+        ipam.reserve(peer, cidr("10.0.0.0/16"), external).unwrap();
+        ipam.set_local_names(peer, NatCidr::None, NatCidr::None).unwrap();
+        for n in 0..200_u8 {
+            let long = IpAddr::from([198, 168, 100 + n / 100, 100 + n % 100]);
+            ipam.map_endpoint(peer, long, NOW).unwrap();
+        }
+    }
+    let disk = Disk::of(&ipam);
+    let size = |spec| serde_json::to_vec(spec).unwrap().len();
+    let parts = disk.storages.iter().filter(|(name, _)| *name != NETWORKS);
+    let largest = parts.map(|(_, storage)| size(&storage.spec)).max().unwrap();
+    assert!(largest < 16 * 1024, "{largest}");
+    assert!(disk.mappings.len() >= 30 * 3);
 }
 
 #[test]
 fn what_can_be_no_endpoint_is_refused() {
     let mut ipam = peered();
     for bad in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "fd00::1", "10.1.0.7"] {
-        let error = ipam.map_endpoint(&id("turin"), ip(bad)).unwrap_err();
+        let error = ipam.map_endpoint(&id("turin"), ip(bad), NOW).unwrap_err();
         assert!(error.to_string().starts_with(bad), "{error}");
     }
 }
@@ -142,10 +271,10 @@ fn before_the_peer_has_said_what_it_calls_us_nothing_is_answered() {
     let mut ipam = new();
     let milan = id("milan");
     let error = IpamError::UnknownCluster(milan.clone());
-    assert_eq!(ipam.map_endpoint(&milan, ip("10.0.0.5")), Err(error));
+    assert_eq!(ipam.map_endpoint(&milan, ip("10.0.0.5"), NOW), Err(error));
     ipam.reserve(&milan, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
     let error = IpamError::NameUnknown(milan.clone());
-    assert_eq!(ipam.map_endpoint(&milan, ip("10.0.0.5")), Err(error));
+    assert_eq!(ipam.map_endpoint(&milan, ip("10.0.0.5"), NOW), Err(error));
     assert_eq!(ipam.home_pod_ip(&milan, ip("10.20.0.5")), Ok(ip("10.20.0.5")));
     assert!(matches!(
         ipam.home_pod_ip(&milan, ip("10.99.0.5")),
@@ -157,163 +286,54 @@ fn before_the_peer_has_said_what_it_calls_us_nothing_is_answered() {
 fn a_peer_that_changes_its_name_for_us_changes_its_nat_mappings() {
     let mut ipam = peered();
     let milan = id("milan");
-    ipam.map_endpoint(&milan, ip("192.0.2.10")).unwrap();
+    ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
     ipam.take_changes();
     let name = "10.99.0.0/16".parse().unwrap();
     ipam.set_local_names(&milan, NatCidr::None, name).unwrap();
-    let shard = MappingShard { cluster: milan, number: 0 };
-    assert_eq!(ipam.take_changes().mappings, [shard.clone()].into());
-    let mapping = ipam.nat_mapping(&shard).unwrap();
+    let part = Part { cluster: milan, number: 0 };
+    assert_eq!(ipam.take_changes(), Changes { networks: true, parts: [part.clone()].into() });
+    let mapping = ipam.nat_mapping(&part).unwrap();
     assert_eq!(mapping.cluster_mappings, [(ip("192.0.2.10"), ip("10.99.0.2"))].into());
 }
 
 #[test]
 fn names_of_objects_are_read_as_they_are_written() {
-    for shard in [StorageShard::Networks, StorageShard::Endpoints(511)] {
-        assert_eq!(shard.to_string().parse(), Ok(shard));
-    }
-    let shard = MappingShard { cluster: id("a-b-7"), number: 12 };
-    assert_eq!(shard.to_string().parse(), Ok(shard));
-    assert!("natmapping-1".parse::<MappingShard>().is_err());
+    let part = Part { cluster: id("a-b-7"), number: 12 };
+    assert_eq!(Part::from_storage(&part.storage()), Some(part.clone()));
+    assert_eq!(Part::from_mapping(&part.mapping()), Some(part.clone()));
+    assert_eq!(part.to_string().parse(), Ok(part));
+    assert_eq!(Part::from_mapping("natmapping-1"), None);
+    assert_eq!(Part::from_storage(NETWORKS), None);
+    assert_eq!(Part::from_storage(WRITER), None);
 }
 
 #[test]
 fn an_edited_storage_is_put_right() {
-    let mut ipam = peered();
-    let mut disk = Disk::default();
-    ipam.changes = ipam.differences(&[], &[]);
-    disk.write(&mut ipam);
-    let networks = disk.storages.get_mut("liqo-networks").unwrap();
+    let mut disk = Disk::of(&peered());
+    let networks = disk.storages.get_mut(NETWORKS).unwrap();
     let milan = networks.spec.cluster_subnets.get_mut(&id("milan")).unwrap();
     milan.remote_nat_pod_cidr = NatCidr::Remapped(cidr("10.20.0.0/16"));
-    let ipam = disk.load();
+    let ipam = disk.load(config());
     let overlapping = [ipam.subnets(&id("milan")), ipam.subnets(&id("turin"))];
     assert_eq!(overlapping.iter().flatten().count(), 1);
-    no_overlap(&ipam);
+    properties::no_overlap(&ipam);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
-    #[test]
-    fn nothing_ever_overlaps_and_what_is_stored_is_what_is_known(
-        acts in prop::collection::vec(act(), 1..60)
-    ) {
-        let mut ipam = new();
-        let mut disk = Disk::default();
-        for act in acts {
-            perform(&mut ipam, &act);
-            no_overlap(&ipam);
-            disk.write(&mut ipam);
-            let mut loaded = disk.load();
-            prop_assert!(loaded.take_changes().is_empty(), "{act:?} is not stored in full");
-            loaded.endpoints.last = ipam.endpoints.last;
-            prop_assert_eq!(&loaded, &ipam);
-        }
-    }
+/// Peered with turin, and with room for few endpoints.
+fn small() -> Ipam {
+    let config = Config { external_prefix: Some(28), ..config() };
+    let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
+    let turin = id("turin");
+    ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
+    ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();
+    ipam
 }
 
-#[derive(Clone, Debug)]
-enum Act {
-    Reserve(u8, Cidr, Cidr),
-    LocalNames(u8, NatCidr, NatCidr),
-    Release(u8),
-    Map(u8, IpAddr),
-    Unmap(u8, IpAddr),
-}
+/// How many endpoints the small one has room for.
+const LAST: u8 = 13;
 
-fn act() -> impl Strategy<Value = Act> {
-    let peer = 0_u8..4;
-    let network = || {
-        (0_u8..24, 12_u8..=24).prop_map(|(n, prefix)| {
-            let net = ipnet::IpNet::new([10, n, 0, 0].into(), prefix).unwrap();
-            Cidr::try_from(net.trunc()).unwrap()
-        })
-    };
-    let name = || {
-        (0_u8..=24).prop_map(|n| match n {
-            24 => NatCidr::None,
-            n => format!("10.{n}.0.0/16").parse().unwrap(),
-        })
-    };
-    let endpoint = || (0_u8..24, 0_u8..3).prop_map(|(n, host)| IpAddr::from([10, n, 0, host]));
-    prop_oneof![
-        (peer.clone(), network(), network()).prop_map(|(p, a, b)| Act::Reserve(p, a, b)),
-        (peer.clone(), name(), name()).prop_map(|(p, a, b)| Act::LocalNames(p, a, b)),
-        peer.clone().prop_map(Act::Release),
-        (peer.clone(), endpoint()).prop_map(|(p, ip)| Act::Map(p, ip)),
-        (peer, endpoint()).prop_map(|(p, ip)| Act::Unmap(p, ip)),
-    ]
-}
-
-fn perform(ipam: &mut Ipam, act: &Act) {
-    let peer = |n: &u8| id(&format!("peer-{n}"));
-    match act {
-        Act::Reserve(n, pods, external) => {
-            if let Ok(subnets) = ipam.reserve(&peer(n), *pods, *external) {
-                assert_eq!(subnets.remote_pod_cidr, Some(*pods));
-            }
-        }
-        Act::LocalNames(n, pods, external) => {
-            let _ = ipam.set_local_names(&peer(n), *pods, *external);
-        }
-        Act::Release(n) => ipam.release(&peer(n)),
-        Act::Map(n, ip) => {
-            if let Ok(name) = ipam.map_endpoint(&peer(n), *ip) {
-                assert_eq!(ipam.remote_pod_ip(&peer(n), *ip), Ok(name));
-            }
-        }
-        Act::Unmap(n, ip) => ipam.unmap_endpoint(&peer(n), *ip),
-    }
-}
-
-fn no_overlap(ipam: &Ipam) {
-    let own = [ipam.config.pod_cidr, ipam.config.service_cidr, ipam.external_cidr];
-    let names = ipam.clusters.values().flat_map(|subnets| {
-        [subnets.our_name_for_pods().unwrap(), subnets.our_name_for_external().unwrap()]
-    });
-    let all: Vec<_> = own.into_iter().chain(names).collect();
-    for (n, one) in all.iter().enumerate() {
-        for other in &all[n + 1..] {
-            assert!(!overlap(*one, *other), "{one} overlaps {other}");
-        }
-    }
-    let externals: BTreeSet<_> = ipam.endpoints.all().map(|endpoint| endpoint.external).collect();
-    assert_eq!(externals.len(), ipam.endpoints.all().count());
-    assert!(!externals.contains(&crate::translate::first_host(ipam.external_cidr)));
-}
-
-/// The objects as the API server has them.
-#[derive(Default)]
-struct Disk {
-    storages: BTreeMap<String, IpamStorage>,
-    mappings: BTreeMap<String, NatMapping>,
-}
-
-impl Disk {
-    fn write(&mut self, ipam: &mut Ipam) {
-        let changes = ipam.take_changes();
-        for shard in changes.storage {
-            let name = shard.to_string();
-            match ipam.storage(shard) {
-                Some(spec) => self.storages.insert(name.clone(), IpamStorage::new(&name, spec)),
-                None => self.storages.remove(&name),
-            };
-        }
-        for shard in changes.mappings {
-            let name = shard.to_string();
-            match ipam.nat_mapping(&shard) {
-                Some(spec) => self.mappings.insert(name.clone(), NatMapping::new(&name, spec)),
-                None => self.mappings.remove(&name),
-            };
-        }
-    }
-
-    fn load(&self) -> Ipam {
-        let storages: Vec<_> = self.storages.values().cloned().collect();
-        let mappings: Vec<_> = self.mappings.values().cloned().collect();
-        Ipam::load(config(), &storages, &mappings).unwrap()
-    }
+fn endpoint(n: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, n])
 }
 
 /// Peered with milan, which has the same networks, and turin, which has others.
@@ -330,7 +350,7 @@ fn peered() -> Ipam {
 }
 
 fn new() -> Ipam {
-    Ipam::load(config(), &[], &[]).unwrap()
+    Ipam::load(config(), &[], &[], NOW).unwrap()
 }
 
 fn config() -> Config {
@@ -339,6 +359,7 @@ fn config() -> Config {
         service_cidr: cidr("10.96.0.0/12"),
         pools: pools(&[]),
         reserved: vec![],
+        external_prefix: None,
     }
 }
 

@@ -1,0 +1,126 @@
+//! The task that owns what the address service knows. It does what it is asked for, as much at a time
+//! as there is, stores that, and only then answers.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
+};
+use tombolo_core::ipam::{Config, Ipam as State};
+use tombolo_runtime::{chain::Chain, shutdown::Shutdown};
+use tracing::warn;
+
+use super::{
+    StartError,
+    store::{Store, StoreError, Stored},
+};
+
+/// Does something with the state, and says what to do when that is stored.
+pub(super) type Request = Box<dyn FnOnce(&mut State) -> Reply + Send>;
+/// Called with whether the state was stored.
+type Reply = Box<dyn FnOnce(bool) + Send>;
+
+const RELOAD_RETRY: Duration = Duration::from_millis(500);
+/// For how long those who were answered together are waited for, so that they share a write again.
+const GATHER: Duration = Duration::from_millis(2);
+/// How many addresses that have rested are freed at a time, and how long after the first of them.
+const WAKE: usize = 1024;
+const WAKE_LATER: Duration = Duration::from_secs(10);
+
+pub(super) struct Owner {
+    state: State,
+    store: Store,
+    inbox: mpsc::Receiver<Request>,
+    shutdown: Shutdown,
+}
+
+impl Owner {
+    /// Reads what is known.
+    pub(super) async fn start(
+        config: Config,
+        mut store: Store,
+        inbox: mpsc::Receiver<Request>,
+        shutdown: Shutdown,
+    ) -> Result<Self, StartError> {
+        let state = load(config, &mut store).await?;
+        Ok(Self { state, store, inbox, shutdown })
+    }
+
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Answers until the end is asked for, or until another process writes.
+    pub(super) async fn run(mut self) {
+        let shutdown = self.shutdown.clone();
+        let mut together = 1;
+        while let Some(Some(mut replies)) = shutdown.or(self.next(together)).await {
+            together = replies.len();
+            let stored = self.store.write(&mut self.state).await;
+            if let Err(error) = &stored {
+                warn!("the addresses in use could not be stored: {}", Chain(error));
+            }
+            for reply in replies.drain(..) {
+                reply(stored.is_ok());
+            }
+            if stored.is_err() && shutdown.or(self.reload()).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for something to do, and does it: all that is asked for by now, and what those ask for
+    /// who were answered together and ask again at once. Nothing when there is nobody who could ask.
+    async fn next(&mut self, together: usize) -> Option<Vec<Reply>> {
+        let mut replies = Vec::new();
+        tokio::select! {
+            request = self.inbox.recv() => replies.push(request?(&mut self.state)),
+            () = rested(self.state.next_to_wake()) => self.state.wake(Timestamp::now(), WAKE),
+        }
+        let end = Instant::now() + GATHER;
+        loop {
+            while let Ok(request) = self.inbox.try_recv() {
+                replies.push(request(&mut self.state));
+            }
+            if replies.len() >= together {
+                return Some(replies);
+            }
+            match timeout_at(end, self.inbox.recv()).await {
+                Ok(Some(request)) => replies.push(request(&mut self.state)),
+                _ => return Some(replies),
+            }
+        }
+    }
+
+    /// What was not stored never was: starts again from what the API server has.
+    async fn reload(&mut self) {
+        loop {
+            match load(self.state.config().clone(), &mut self.store).await {
+                Ok(state) => return self.state = state,
+                Err(StartError::Read(error @ StoreError::Deposed)) => {
+                    warn!("the address service ends: {error}");
+                    return self.shutdown.ask();
+                }
+                Err(error) => warn!("the addresses in use can't be read: {}", Chain(&error)),
+            }
+            sleep(RELOAD_RETRY).await;
+        }
+    }
+}
+
+async fn load(config: Config, store: &mut Store) -> Result<State, StartError> {
+    let Stored { storages, mappings } = store.claim().await.map_err(StartError::Read)?;
+    let mut state = State::load(config, &storages, &mappings, Timestamp::now())
+        .map_err(StartError::External)?;
+    store.write(&mut state).await.map_err(StartError::Write)?;
+    Ok(state)
+}
+
+/// Waits until some time after the first address has rested.
+async fn rested(until: Option<Timestamp>) {
+    let Some(until) = until else { return std::future::pending().await };
+    let left = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
+    sleep(left + WAKE_LATER).await;
+}

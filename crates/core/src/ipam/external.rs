@@ -1,0 +1,304 @@
+//! The addresses of the external network: which endpoint has which, and which rest. An address that
+//! nobody has any more is given to another endpoint only after a while, so that packets which are
+//! still under way don't reach the wrong one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::RangeInclusive,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use tombolo_api::{Cidr, ClusterId};
+
+use super::{IpamError, Part};
+use crate::translate::first_host;
+
+/// How long an address rests. Nothing that was sent to it is under way for longer, and the kernel's
+/// memory of UDP and of closed TCP connections is shorter.
+pub const REST: SignedDuration = SignedDuration::from_mins(3);
+
+/// How many addresses, one after the other, share an object. The cost of writing one grows with it;
+/// those that are asked for together should be in the same.
+pub const PART_SIZE: u32 = 64;
+
+/// Who has which address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct External {
+    network: Cidr,
+    /// By their position in the network.
+    given: BTreeMap<u32, Given>,
+    /// Positions, by the endpoint's own address.
+    by_ip: BTreeMap<IpAddr, u32>,
+    /// Those that rest, by when they have rested.
+    resting: BTreeSet<(Timestamp, u32)>,
+    /// Position of the address given last: the next one is looked for after it.
+    pub(super) last: u32,
+}
+
+/// An address that is in use or rests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    /// The endpoint that has it, or had it last.
+    pub(super) ip: IpAddr,
+    pub(super) state: State,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The endpoint is reflected to these clusters: at least one, in order.
+    Used(Vec<ClusterId>),
+    /// It is reflected to none any more, this one was the last.
+    Rests { until: Timestamp, after: ClusterId },
+}
+
+impl Given {
+    pub(super) fn is_used_by(&self, cluster: &ClusterId) -> bool {
+        matches!(&self.state, State::Used(clusters) if clusters.binary_search(cluster).is_ok())
+    }
+}
+
+impl External {
+    pub(super) fn new(network: Cidr) -> Self {
+        Self {
+            network,
+            given: BTreeMap::new(),
+            by_ip: BTreeMap::new(),
+            resting: BTreeSet::new(),
+            last: 0,
+        }
+    }
+
+    pub(super) fn network(&self) -> Cidr {
+        self.network
+    }
+
+    /// The address of an endpoint for a cluster, and the parts that this has changed.
+    pub(super) fn map(
+        &mut self,
+        cluster: &ClusterId,
+        ip: IpAddr,
+        now: Timestamp,
+    ) -> Result<(IpAddr, Vec<Part>), IpamError> {
+        let position = match self.by_ip.get(&ip) {
+            Some(position) => *position,
+            None => return self.give(cluster, ip, now),
+        };
+        let given = self.given.get_mut(&position).expect("both know the same");
+        let mut changed = Vec::new();
+        match &mut given.state {
+            State::Used(clusters) => {
+                if let Err(place) = clusters.binary_search(cluster) {
+                    clusters.insert(place, cluster.clone());
+                    changed.push(Part::of(cluster, position));
+                }
+            }
+            State::Rests { until, after } => {
+                changed.extend([Part::of(after, position), Part::of(cluster, position)]);
+                self.resting.remove(&(*until, position));
+                given.state = State::Used(vec![cluster.clone()]);
+            }
+        }
+        Ok((self.address(position), changed))
+    }
+
+    /// The endpoint is not reflected to a cluster any more: the part that this has changed.
+    pub(super) fn unmap(
+        &mut self,
+        cluster: &ClusterId,
+        ip: IpAddr,
+        now: Timestamp,
+    ) -> Option<Part> {
+        let position = *self.by_ip.get(&ip)?;
+        self.leave(cluster, position, now)
+    }
+
+    pub(super) fn get(&self, cluster: &ClusterId, ip: IpAddr) -> Option<IpAddr> {
+        let position = self.by_ip.get(&ip)?;
+        self.given[position].is_used_by(cluster).then(|| self.address(*position))
+    }
+
+    /// Takes a cluster out of all endpoints, and says which parts that changes.
+    pub(super) fn remove_cluster(&mut self, cluster: &ClusterId, now: Timestamp) -> Vec<Part> {
+        let concerned = self.given.iter().filter(|(_, given)| given.is_used_by(cluster));
+        let concerned: Vec<u32> = concerned.map(|(position, _)| *position).collect();
+        concerned.into_iter().filter_map(|position| self.leave(cluster, position, now)).collect()
+    }
+
+    /// Forgets what has rested, at most so many, and says which parts that changes.
+    pub(super) fn wake(&mut self, now: Timestamp, most: usize) -> Vec<Part> {
+        let rested = self.resting.iter().take_while(|(until, _)| *until <= now);
+        let rested: Vec<_> = rested.take(most).map(|(_, position)| *position).collect();
+        rested.into_iter().filter_map(|position| self.forget(position)).collect()
+    }
+
+    /// When the first one has rested.
+    pub(super) fn next_to_wake(&self) -> Option<Timestamp> {
+        self.resting.first().map(|(until, _)| *until)
+    }
+
+    /// Takes over that an endpoint has an address for these clusters, unless that can't be right.
+    pub(super) fn restore(
+        &mut self,
+        ip: IpAddr,
+        external: IpAddr,
+        clusters: impl IntoIterator<Item = ClusterId>,
+    ) {
+        let Some(position) = self.restorable(ip, external) else { return };
+        for cluster in clusters {
+            let given =
+                self.given.entry(position).or_insert(Given { ip, state: State::Used(vec![]) });
+            if let State::Used(users) = &mut given.state
+                && let Err(place) = users.binary_search(&cluster)
+            {
+                users.insert(place, cluster);
+            }
+            self.by_ip.insert(ip, position);
+            self.last = self.last.max(position);
+        }
+    }
+
+    /// Takes over that an address rests, unless it is in use.
+    pub(super) fn restore_resting(
+        &mut self,
+        ip: IpAddr,
+        external: IpAddr,
+        until: Timestamp,
+        after: &ClusterId,
+    ) {
+        let Some(position) = self.restorable(ip, external) else { return };
+        if !self.given.contains_key(&position) {
+            let state = State::Rests { until, after: after.clone() };
+            self.given.insert(position, Given { ip, state });
+            self.by_ip.insert(ip, position);
+            self.resting.insert((until, position));
+            self.last = self.last.max(position);
+        }
+    }
+
+    /// All that is in use or rests, in order.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Part, &Given)> {
+        self.given.iter().flat_map(|(position, given)| {
+            let clusters = match &given.state {
+                State::Used(clusters) => clusters.as_slice(),
+                State::Rests { after, .. } => std::slice::from_ref(after),
+            };
+            clusters.iter().map(move |cluster| (Part::of(cluster, *position), given))
+        })
+    }
+
+    /// What is in use or rests in the places of a part, whatever the cluster.
+    pub(super) fn in_part(&self, number: u32) -> impl Iterator<Item = (IpAddr, &Given)> {
+        let first = number.saturating_mul(PART_SIZE);
+        let range = first..=first.saturating_add(PART_SIZE - 1);
+        self.given.range(range).map(|(position, given)| (self.address(*position), given))
+    }
+
+    fn give(
+        &mut self,
+        cluster: &ClusterId,
+        ip: IpAddr,
+        now: Timestamp,
+    ) -> Result<(IpAddr, Vec<Part>), IpamError> {
+        let mut changed = Vec::new();
+        if self.is_full() {
+            changed.extend(self.wake(now, 1));
+        }
+        let position = self.next_free().ok_or_else(|| self.full(now))?;
+        self.last = position;
+        self.given.insert(position, Given { ip, state: State::Used(vec![cluster.clone()]) });
+        self.by_ip.insert(ip, position);
+        changed.push(Part::of(cluster, position));
+        Ok((self.address(position), changed))
+    }
+
+    fn leave(&mut self, cluster: &ClusterId, position: u32, now: Timestamp) -> Option<Part> {
+        let given = self.given.get_mut(&position)?;
+        let State::Used(clusters) = &mut given.state else { return None };
+        clusters.remove(clusters.binary_search(cluster).ok()?);
+        if clusters.is_empty() {
+            let until = rested(now);
+            given.state = State::Rests { until, after: cluster.clone() };
+            self.resting.insert((until, position));
+        }
+        Some(Part::of(cluster, position))
+    }
+
+    fn forget(&mut self, position: u32) -> Option<Part> {
+        let given = self.given.remove(&position)?;
+        self.by_ip.remove(&given.ip);
+        let State::Rests { until, after } = given.state else { return None };
+        self.resting.remove(&(until, position));
+        Some(Part::of(&after, position))
+    }
+
+    fn is_full(&self) -> bool {
+        self.given.len() >= self.positions().count()
+    }
+
+    /// Free places are looked for one after the other: there are few that are taken before the next.
+    fn next_free(&self) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        let positions = self.positions();
+        let after = self.last.saturating_add(1).max(*positions.start())..=*positions.end();
+        after.chain(positions).find(|position| !self.given.contains_key(position))
+    }
+
+    fn full(&self, now: Timestamp) -> IpamError {
+        let first = self.next_to_wake().map(|until| until.duration_since(now));
+        IpamError::ExternalFull {
+            network: self.network,
+            resting: self.resting.len(),
+            first: first.map_or(0, |wait| wait.as_secs().max(0)),
+        }
+    }
+
+    /// Where a stored address is, if it can have been given to that endpoint.
+    fn restorable(&self, ip: IpAddr, external: IpAddr) -> Option<u32> {
+        let position = self.position(external)?;
+        let is_it = self.positions().contains(&position)
+            && super::endpoints::check_endpoint(ip, self.network).is_ok()
+            && self.given.get(&position).is_none_or(|given| given.ip == ip)
+            && self.by_ip.get(&ip).is_none_or(|known| *known == position);
+        is_it.then_some(position)
+    }
+
+    /// What can be given: not the network's own address, not the first host's, which stands for
+    /// this cluster itself, and not the broadcast address.
+    fn positions(&self) -> RangeInclusive<u32> {
+        let bits = self.network.net().max_prefix_len() - self.network.net().prefix_len();
+        let size = 1_u32.checked_shl(bits.into()).unwrap_or(u32::MAX);
+        let itself = self.position(first_host(self.network)).unwrap_or(0);
+        itself + 1..=size.saturating_sub(2)
+    }
+
+    fn position(&self, external: IpAddr) -> Option<u32> {
+        let network = self.network.net();
+        if !network.contains(&external) {
+            return None;
+        }
+        u32::try_from(bits(external) - bits(network.network())).ok()
+    }
+
+    fn address(&self, position: u32) -> IpAddr {
+        let bits = bits(self.network.net().network()) + u128::from(position);
+        match self.network.net().network() {
+            IpAddr::V4(_) => Ipv4Addr::from(bits as u32).into(),
+            IpAddr::V6(_) => Ipv6Addr::from(bits).into(),
+        }
+    }
+}
+
+/// When an address that is freed now has rested, in whole seconds, as it is stored.
+pub(super) fn rested(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second() + REST.as_secs() + 1).unwrap_or(Timestamp::MAX)
+}
+
+fn bits(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u32::from(ip).into(),
+        IpAddr::V6(ip) => ip.into(),
+    }
+}

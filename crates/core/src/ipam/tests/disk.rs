@@ -1,0 +1,68 @@
+//! The objects as the API server has them, and the writes that make them so.
+
+use std::collections::BTreeMap;
+
+use tombolo_api::net::{IpamStorageSpec, NatMappingSpec};
+
+use super::{super::*, NOW};
+
+#[derive(Clone, Default)]
+pub(super) struct Disk {
+    pub(super) storages: BTreeMap<String, IpamStorage>,
+    pub(super) mappings: BTreeMap<String, NatMapping>,
+}
+
+/// One write of one object; of nothing: its removal.
+#[derive(Clone, Debug)]
+pub(super) enum Write {
+    Storage(String, Option<IpamStorageSpec>),
+    Mapping(String, Option<NatMappingSpec>),
+}
+
+impl Disk {
+    /// All that there is to be known.
+    pub(super) fn of(ipam: &Ipam) -> Self {
+        let mut ipam = ipam.clone();
+        ipam.changes = ipam.differences(&[], &[]);
+        let mut disk = Self::default();
+        disk.write(&mut ipam);
+        disk
+    }
+
+    /// Writes what has changed.
+    pub(super) fn write(&mut self, ipam: &mut Ipam) {
+        writes(ipam).into_iter().for_each(|write| self.perform(write));
+    }
+
+    pub(super) fn perform(&mut self, write: Write) {
+        match write {
+            Write::Storage(name, Some(spec)) => {
+                self.storages.insert(name.clone(), IpamStorage::new(&name, spec));
+            }
+            Write::Storage(name, None) => drop(self.storages.remove(&name)),
+            Write::Mapping(name, Some(spec)) => {
+                self.mappings.insert(name.clone(), NatMapping::new(&name, spec));
+            }
+            Write::Mapping(name, None) => drop(self.mappings.remove(&name)),
+        }
+    }
+
+    pub(super) fn load(&self, config: Config) -> Ipam {
+        let storages: Vec<_> = self.storages.values().cloned().collect();
+        let mappings: Vec<_> = self.mappings.values().cloned().collect();
+        Ipam::load(config, &storages, &mappings, NOW).unwrap()
+    }
+}
+
+/// The writes that store what has changed. Their order is nobody's to choose.
+pub(super) fn writes(ipam: &mut Ipam) -> Vec<Write> {
+    let Changes { networks, parts } = ipam.take_changes();
+    let networks = networks.then(|| Write::Storage(NETWORKS.into(), Some(ipam.networks_storage())));
+    let parts = parts.iter().flat_map(|part| {
+        [
+            Write::Storage(part.storage(), ipam.storage(part)),
+            Write::Mapping(part.mapping(), ipam.nat_mapping(part)),
+        ]
+    });
+    networks.into_iter().chain(parts).collect()
+}

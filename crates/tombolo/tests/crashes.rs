@@ -1,0 +1,211 @@
+//! The address service as a process on a real API server, killed again and again in the middle of its
+//! work, against a reference that is simple enough to be right.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::control::{Control, PEERS, know_peers};
+use kube::api::ListParams;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tombolo_api::ipam::ipam_client::IpamClient;
+use tombolo_api::ipam::{GetRemotePodIpRequest, MapRequest, UnmapRequest};
+use tombolo_api::net::{IpamStorage, NatMapping};
+use tombolo_testbed::{ClusterSpec, Testbed};
+use tombolo_testing::Side;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+const CLIENTS: u8 = 8;
+const ENDPOINTS: u64 = 12;
+const CRASHES: usize = 8;
+/// Answers between two crashes.
+const ANSWERS: usize = 120;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
+    let spec = ClusterSpec::new("rome").control_plane_only();
+    let bed = Testbed::builder("crashes").cluster(spec).start().await.expect("a control plane");
+    let side = Side::new(bed.cluster("rome")).await;
+    know_peers(&side).await;
+    let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
+    let mut control = Control::start(&side, program, "one").await;
+
+    let shared = Arc::new(Shared::default());
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let channel = Endpoint::from_shared(format!("http://{}", control.address)).unwrap();
+        let service = IpamClient::new(channel.connect_lazy());
+        let client = Client::new(number, service, Arc::clone(&shared));
+        clients.spawn(client.run());
+    }
+    for crash in 0..CRASHES {
+        shared.answers_reach((crash + 1) * ANSWERS + crash * 7).await;
+        drop(control);
+        control = Control::start(&side, program, "one").await;
+    }
+    shared.end.store(1, Ordering::Relaxed);
+    let mut known = BTreeMap::new();
+    while let Some(reference) = clients.join_next().await {
+        known.extend(reference.expect("its answers are right"));
+    }
+    println!("{} answers, {CRASHES} crashes, {} mapped", shared.count(), known.len());
+    drop(control);
+    assert_eq!(stored(&side).await, known, "what is stored is what was answered");
+    assert_eq!(told(&side).await, known, "what gateways are told too");
+    bed.remove().expect("it is removed");
+}
+
+type Mapped = BTreeMap<(String, IpAddr), IpAddr>;
+
+/// What all clients know.
+#[derive(Default)]
+struct Shared {
+    answers: AtomicUsize,
+    answered: Notify,
+    end: AtomicUsize,
+    /// The endpoint that an address was given to: within the time of this test no other one gets it.
+    owners: Mutex<BTreeMap<IpAddr, IpAddr>>,
+}
+
+impl Shared {
+    fn count(&self) -> usize {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    fn note_answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        self.answered.notify_waiters();
+    }
+
+    async fn answers_reach(&self, count: usize) {
+        loop {
+            let answered = self.answered.notified();
+            if self.count() >= count {
+                return;
+            }
+            answered.await;
+        }
+    }
+}
+
+/// One that asks about endpoints that no other one asks about, and remembers the answers.
+struct Client {
+    number: u8,
+    service: IpamClient<Channel>,
+    shared: Arc<Shared>,
+    random: u64,
+    mapped: Mapped,
+}
+
+impl Client {
+    fn new(number: u8, service: IpamClient<Channel>, shared: Arc<Shared>) -> Self {
+        let random = u64::from(number) + 1;
+        Self { number, service, shared, random, mapped: Mapped::new() }
+    }
+
+    async fn run(mut self) -> Mapped {
+        while self.shared.end.load(Ordering::Relaxed) == 0 {
+            let (what, peer, endpoint) = (self.pick(4), self.pick(2), self.pick(ENDPOINTS));
+            let peer = PEERS[usize::try_from(peer).expect("it is small")].0;
+            let endpoint = Ipv4Addr::new(192, 0, 2, self.number * 16 + endpoint as u8).into();
+            match what {
+                0 | 1 => self.map(peer, endpoint).await,
+                2 => self.unmap(peer, endpoint).await,
+                _ => self.look(peer, endpoint).await,
+            }
+            self.shared.note_answer();
+        }
+        self.mapped
+    }
+
+    async fn map(&mut self, peer: &str, endpoint: IpAddr) {
+        let request = MapRequest { cluster_id: peer.into(), ip: endpoint.to_string() };
+        let mut service = self.service.clone();
+        let answer = until_answered(async || service.map_endpoint_ip(request.clone()).await).await;
+        let address = answer.expect("it can be mapped").ip.parse().expect("an address");
+        let of = |mapped: &&IpAddr| **mapped == address;
+        let others = self.mapped.iter().filter(|((_, ip), _)| *ip == endpoint).map(|(_, it)| it);
+        assert!(others.clone().all(|it| of(&it)), "{endpoint} is {address} for {peer} only");
+        let owner = *self.shared.owners.lock().unwrap().entry(address).or_insert(endpoint);
+        assert_eq!(owner, endpoint, "{address} is given to two");
+        self.mapped.insert((peer.into(), endpoint), address);
+    }
+
+    async fn unmap(&mut self, peer: &str, endpoint: IpAddr) {
+        let request = UnmapRequest { cluster_id: peer.into(), ip: endpoint.to_string() };
+        let mut service = self.service.clone();
+        let answer =
+            until_answered(async || service.unmap_endpoint_ip(request.clone()).await).await;
+        answer.expect("it can be unmapped");
+        self.mapped.remove(&(peer.into(), endpoint));
+    }
+
+    async fn look(&mut self, peer: &str, endpoint: IpAddr) {
+        let request = GetRemotePodIpRequest { cluster_id: peer.into(), ip: endpoint.to_string() };
+        let mut service = self.service.clone();
+        let answer =
+            until_answered(async || service.get_remote_pod_ip(request.clone()).await).await;
+        let found = match answer {
+            Ok(found) => Some(found.remote_ip.parse().expect("an address")),
+            Err(status) => {
+                assert_eq!(status.code(), Code::NotFound, "{status}");
+                None
+            }
+        };
+        let known = self.mapped.get(&(peer.into(), endpoint)).copied();
+        assert_eq!(found, known, "{endpoint} for {peer}");
+    }
+
+    fn pick(&mut self, count: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % count
+    }
+}
+
+/// Asks again where nobody was there to answer, or the answer was lost.
+async fn until_answered<T>(
+    mut ask: impl AsyncFnMut() -> Result<tonic::Response<T>, Status>,
+) -> Result<T, Status> {
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(answer.into_inner()),
+            Err(status) if is_lost(&status) => {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            Err(status) => return Err(status),
+        }
+    }
+}
+
+fn is_lost(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
+}
+
+async fn stored(side: &Side) -> Mapped {
+    let storages = side.all::<IpamStorage>().list(&ListParams::default()).await.unwrap();
+    let mut mapped = Mapped::new();
+    for (ip, mapping) in storages.iter().flat_map(|storage| &storage.spec.endpoint_mappings) {
+        for cluster in mapping.cluster_mappings.keys() {
+            mapped.insert((cluster.to_string(), *ip), mapping.ip);
+        }
+    }
+    mapped
+}
+
+async fn told(side: &Side) -> Mapped {
+    let mappings = side.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
+    let mut mapped = Mapped::new();
+    for mapping in mappings {
+        let cluster = mapping.spec.cluster_id.to_string();
+        for (ip, address) in mapping.spec.cluster_mappings {
+            mapped.insert((cluster.clone(), ip), address);
+        }
+    }
+    mapped
+}

@@ -22,7 +22,7 @@ pub use self::{
     pool::{node_network, pools},
     shards::{Changes, MappingShard, StorageShard},
 };
-use crate::translate::{Networks, overlap};
+use crate::translate::{Mismatch, NamedNetwork, Networks, NotInNetwork, overlap};
 
 /// What is given from outside: it is read anew at every start, and may change later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,13 +89,11 @@ pub enum IpamError {
     #[error("the external network {0} is full: reflect fewer endpoints that are not pods")]
     ExternalFull(Cidr),
     /// Addresses would not keep their host part.
-    #[error("{name} can't stand for {real}: the two must have the same size and family")]
-    WrongSize {
-        /// The network.
-        real: Cidr,
-        /// What it should be called.
-        name: Cidr,
-    },
+    #[error(transparent)]
+    WrongSize(#[from] Mismatch),
+    /// What stands for an endpoint is no address of the external network.
+    #[error(transparent)]
+    NotExternal(#[from] NotInNetwork),
     /// No network of that size is free.
     #[error(
         "no network of the size of {wanted} is free in {pools}: add one to \
@@ -191,14 +189,13 @@ impl Ipam {
             return Err(IpamError::NameUnknown(cluster.clone()));
         };
         Ok(Networks {
-            local_pod: self.config.pod_cidr,
-            local_external: self.external_cidr,
-            their_name_for_pods: pods.or(self.config.pod_cidr),
-            their_name_for_external: external.or(self.external_cidr),
-            remote_pod,
-            remote_external,
-            our_name_for_pods: subnets.remote_nat_pod_cidr.or(remote_pod),
-            our_name_for_external: subnets.remote_nat_external_cidr.or(remote_external),
+            local_pods: NamedNetwork::from_nat(self.config.pod_cidr, pods)?,
+            local_external: NamedNetwork::from_nat(self.external_cidr, external)?,
+            remote_pods: NamedNetwork::from_nat(remote_pod, subnets.remote_nat_pod_cidr)?,
+            remote_external: NamedNetwork::from_nat(
+                remote_external,
+                subnets.remote_nat_external_cidr,
+            )?,
         })
     }
 

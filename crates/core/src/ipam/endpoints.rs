@@ -8,7 +8,7 @@ use std::{
 use tombolo_api::{Cidr, ClusterId};
 
 use super::{Clusters, Ipam, IpamError};
-use crate::translate::{Networks, RealIp, TranslatedIp, first_host, map_ip_to_network};
+use crate::translate::{ExternalIp, first_host, map_ip_to_network};
 
 /// How many addresses, one after the other, share an object.
 const SHARD_SIZE: u128 = 128;
@@ -18,18 +18,16 @@ impl Ipam {
     /// neither a pod of this cluster nor runs over there gets an address of the external network,
     /// the same for all clusters.
     pub fn map_endpoint(&mut self, cluster: &ClusterId, ip: IpAddr) -> Result<IpAddr, IpamError> {
-        let networks = self.networks(cluster)?;
-        if let Some(name) = name_of_a_pod(&networks, ip) {
-            return Ok(name);
-        }
-        check_endpoint(ip, self.external_cidr)?;
-        let (external, is_new) = self.endpoints.map(cluster, ip)?;
-        if is_new {
-            let shard = self.endpoints.shard(external);
-            self.changes.endpoint(shard);
-            self.changes.mapping(cluster, shard);
-        }
-        Ok(external_name(&networks, external))
+        self.networks(cluster)?.name_there(ip, |ip| {
+            check_endpoint(ip, self.external_cidr)?;
+            let (external, is_new) = self.endpoints.map(cluster, ip)?;
+            if is_new {
+                let shard = self.endpoints.shard(external);
+                self.changes.endpoint(shard);
+                self.changes.mapping(cluster, shard);
+            }
+            Ok(ExternalIp(external))
+        })
     }
 
     /// The endpoint is no longer reflected to `cluster`.
@@ -43,14 +41,10 @@ impl Ipam {
 
     /// The address that `ip`, as this cluster knows it, has for pods of `cluster`.
     pub fn remote_pod_ip(&self, cluster: &ClusterId, ip: IpAddr) -> Result<IpAddr, IpamError> {
-        let networks = self.networks(cluster)?;
-        if let Some(name) = name_of_a_pod(&networks, ip) {
-            return Ok(name);
-        }
-        let external = self.endpoints.get(cluster, ip);
-        let external =
-            external.ok_or_else(|| IpamError::NotMapped { ip, cluster: cluster.clone() })?;
-        Ok(external_name(&networks, external))
+        self.networks(cluster)?.name_there(ip, |ip| {
+            let external = self.endpoints.get(cluster, ip).map(ExternalIp);
+            external.ok_or_else(|| IpamError::NotMapped { ip, cluster: cluster.clone() })
+        })
     }
 
     /// The address that a pod in `cluster`, known as `ip` over there, has in this cluster.
@@ -213,23 +207,6 @@ impl Endpoints {
             IpAddr::V6(_) => Ipv6Addr::from(bits).into(),
         }
     }
-}
-
-/// What pods over there call a pod, of this cluster or of theirs. The second comes first: it is
-/// where it is asked from.
-fn name_of_a_pod(networks: &Networks, ip: IpAddr) -> Option<IpAddr> {
-    if networks.our_name_for_pods.net().contains(&ip) {
-        return networks.real_from_name_here(TranslatedIp(ip)).ok().map(|real| real.0);
-    }
-    if networks.local_pod.net().contains(&ip) {
-        return networks.name_there(RealIp(ip)).ok().map(|name| name.0);
-    }
-    None
-}
-
-fn external_name(networks: &Networks, external: IpAddr) -> IpAddr {
-    map_ip_to_network(external, networks.local_external, networks.their_name_for_external)
-        .expect("names are as large as what they stand for")
 }
 
 fn check_endpoint(ip: IpAddr, external: Cidr) -> Result<(), IpamError> {

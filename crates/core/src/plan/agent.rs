@@ -101,7 +101,7 @@ fn others(inputs: &Inputs) -> impl Iterator<Item = &Node> {
 }
 
 fn names(networks: &Networks) -> impl Iterator<Item = Ipv4Net> + use<> {
-    [networks.our_name_for_pods, networks.our_name_for_external].into_iter().filter_map(v4)
+    [networks.remote_pods.name(), networks.remote_external.name()].into_iter().filter_map(v4)
 }
 
 fn link(inputs: &Inputs) -> Link {
@@ -205,7 +205,7 @@ fn table(inputs: &Inputs) -> nft::Table {
     for networks in inputs.peers.values() {
         for name in names(networks) {
             let source = Match::Source(name);
-            let pods = v4(networks.local_pod).map(Match::Destination);
+            let pods = v4(networks.local_pods.real()).map(Match::Destination);
             let to_pods = [input(), source.clone()].into_iter().chain(pods);
             chain.rules.push(rule(to_pods, Action::KeepSource));
             chain.rules.push(rule([input(), source], Action::Masquerade));

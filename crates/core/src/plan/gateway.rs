@@ -80,15 +80,15 @@ pub struct Connection {
 pub fn is_stale(inputs: &Inputs, connection: &Connection) -> bool {
     let Connection { from, to, answers } = connection;
     let named = |peer: &&Peer, ip| {
-        let Networks { our_name_for_pods, our_name_for_external, .. } = &peer.networks;
-        [our_name_for_pods, our_name_for_external].iter().any(|name| name.net().contains(ip))
+        let Networks { remote_pods, remote_external, .. } = &peer.networks;
+        [remote_pods, remote_external].iter().any(|network| network.name().net().contains(ip))
     };
     if inputs.peers.values().any(|peer| named(&peer, to) && !named(&peer, from)) {
         return false;
     }
     let Some(peer) = inputs.peers.values().find(|peer| named(peer, from)) else { return true };
     let networks = &peer.networks;
-    networks.their_name_for_external.net().contains(to)
+    networks.local_external.name().net().contains(to)
         && networks.their_name_for_self().0 != *to
         && peer.mappings.get(to) != Some(answers)
 }
@@ -125,11 +125,11 @@ impl<'a> V4Peer<'a> {
         });
         Some(Self {
             id,
-            local_pod: v4(networks.local_pod)?,
-            their_name_for_pods: v4(networks.their_name_for_pods)?,
-            their_name_for_external: v4(networks.their_name_for_external)?,
+            local_pod: v4(networks.local_pods.real())?,
+            their_name_for_pods: v4(networks.local_pods.name())?,
+            their_name_for_external: v4(networks.local_external.name())?,
             their_name_for_self,
-            names: [v4(networks.our_name_for_pods)?, v4(networks.our_name_for_external)?],
+            names: [v4(networks.remote_pods.name())?, v4(networks.remote_external.name())?],
             mappings: mappings.collect(),
         })
     }
@@ -201,8 +201,8 @@ fn sysctls() -> BTreeMap<String, String> {
 
 fn tunnels(inputs: &Inputs) -> BTreeMap<PublicKey, Tunnel> {
     let tunnel = |peer: &Peer| {
-        let Networks { our_name_for_pods, our_name_for_external, .. } = peer.networks;
-        let allowed = [our_name_for_pods.net(), our_name_for_external.net()].into();
+        let Networks { remote_pods, remote_external, .. } = peer.networks;
+        let allowed = [remote_pods.name().net(), remote_external.name().net()].into();
         (peer.public_key, Tunnel { endpoint: peer.endpoint, allowed })
     };
     inputs.peers.values().map(tunnel).collect()

@@ -6,6 +6,7 @@ mod location;
 mod named_network;
 mod networks;
 mod peers;
+mod rewrite;
 
 pub use self::{
     address::{ExternalIp, RealIp, TranslatedIp},
@@ -16,7 +17,10 @@ pub use self::{
     },
     networks::Networks,
     peers::PeerNetworks,
+    rewrite::{Arrival, Destination, Mappings, Packet, Rewrites, Source},
 };
 
 #[cfg(test)]
 mod strategies;
+#[cfg(test)]
+mod walks;

@@ -18,7 +18,7 @@ use super::{
     nft::{self, Action, Chain, Kind, Match, Place, SRCNAT, rule},
     overlay, tunnel_mtu, v4,
 };
-use crate::translate::Networks;
+use crate::translate::{Networks, Rewrites};
 
 /// What the plan of a node depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,8 +100,9 @@ fn others(inputs: &Inputs) -> impl Iterator<Item = &Node> {
     inputs.nodes.iter().filter(|node| node.address != inputs.node)
 }
 
+/// What this cluster calls a peer.
 fn names(networks: &Networks) -> impl Iterator<Item = Ipv4Net> + use<> {
-    [networks.remote_pods.name(), networks.remote_external.name()].into_iter().filter_map(v4)
+    Rewrites::of(networks).peer.into_iter().filter_map(v4)
 }
 
 fn link(inputs: &Inputs) -> Link {

@@ -27,7 +27,7 @@ pub struct View<'a> {
     pub node: &'a str,
     /// The networks of the two clusters.
     pub networks: &'a Networks,
-    /// What the address service has said of those that are not addresses of this cluster's pods.
+    /// What the address service has said of those that are no addresses of pods of either cluster.
     pub mapped: &'a BTreeMap<IpAddr, IpAddr>,
 }
 
@@ -184,6 +184,14 @@ mod tests {
         let endpoints = shadow.spec.template.endpoints.iter();
         let addresses: Vec<_> = endpoints.flat_map(|endpoint| &endpoint.addresses).collect();
         assert_eq!(addresses, ["10.71.1.5", "10.72.0.4"]);
+    }
+
+    #[test]
+    fn a_pod_of_the_destination_goes_by_its_own_address_whoever_lists_it() {
+        let slice = slice(&web(), &json!([{ "addresses": ["10.71.3.3"] }]));
+        assert!(unnamed(&slice, "liqo-milan", &networks()).is_empty());
+        let endpoints = forged(&slice, &[]).unwrap().spec.template.endpoints;
+        assert_eq!(endpoints[0].addresses, ["10.244.3.3"]);
     }
 
     #[test]

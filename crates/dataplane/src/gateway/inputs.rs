@@ -1,10 +1,6 @@
 //! What a gateway's plan depends on, from the objects that say so.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kube::ResourceExt as _;
@@ -15,7 +11,7 @@ use tombolo_api::{
 };
 use tombolo_core::{
     plan::gateway::{Peer, PublicKey},
-    translate::{Mismatch, Networks},
+    translate::{Mappings, Mismatch, Networks, TranslatedIp},
 };
 
 /// Why a TunnelEndpoint makes no tunnel.
@@ -79,13 +75,10 @@ fn peer<'a>(
 }
 
 /// By the address that the peer uses.
-fn of_peer<'a>(
-    id: &ClusterId,
-    mappings: impl IntoIterator<Item = &'a NatMapping>,
-) -> BTreeMap<IpAddr, IpAddr> {
+fn of_peer<'a>(id: &ClusterId, mappings: impl IntoIterator<Item = &'a NatMapping>) -> Mappings {
     let ours = mappings.into_iter().filter(|mapping| mapping.spec.cluster_id == *id);
     ours.flat_map(|mapping| &mapping.spec.cluster_mappings)
-        .map(|(&own, &name)| (name, own))
+        .map(|(&own, &name)| (TranslatedIp(name), own))
         .collect()
 }
 

@@ -33,9 +33,3 @@ impl fmt::Display for TranslatedIp {
         self.0.fmt(f)
     }
 }
-
-impl fmt::Display for ExternalIp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}

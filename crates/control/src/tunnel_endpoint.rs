@@ -25,12 +25,22 @@ pub(crate) async fn reconcile(
     tenant: &Tenant<'_>,
     names: Option<&Subnets>,
 ) -> Result<(), Error> {
+    let settled = settle(network, tenant, names).await;
+    // Also what can't be settled is shown.
+    settled.and(show(network, tenant).await)
+}
+
+async fn settle(
+    network: &Network,
+    tenant: &Tenant<'_>,
+    names: Option<&Subnets>,
+) -> Result<(), Error> {
     note_local_names(network, tenant, names).await?;
     make(network, tenant, names).await?;
     if tenant.seen.is_over(&tenant.local, tenant.peer) {
         network.ipam.release(tenant.peer.clone()).await?;
     }
-    show(network, tenant).await
+    Ok(())
 }
 
 /// What the peer calls this cluster's networks is stored before anybody can use it.

@@ -23,7 +23,7 @@ pub use self::{
     parts::{Changes, NETWORKS, NotAPart, Part, WRITER},
     pool::{node_network, pools},
 };
-use crate::translate::Networks;
+use crate::translate::{ExternalIp, Mismatch, NamedNetwork, Networks, NotInNetwork};
 
 /// What is given from outside: it is read anew at every start, and may change later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,13 +101,11 @@ pub enum IpamError {
         first: i64,
     },
     /// Addresses would not keep their host part.
-    #[error("{name} can't stand for {real}: the two must have the same size and family")]
-    WrongSize {
-        /// The network.
-        real: Cidr,
-        /// What it should be called.
-        name: Cidr,
-    },
+    #[error(transparent)]
+    WrongSize(#[from] Mismatch),
+    /// What stands for an endpoint is no address of the external network.
+    #[error(transparent)]
+    NotExternal(#[from] NotInNetwork),
     /// No network of that size is free.
     #[error(
         "no network of the size of {wanted} is free in {pools}: add one to \
@@ -166,13 +164,13 @@ impl Ipam {
                 let clusters: Vec<_> =
                     mapping.cluster_mappings.keys().filter(known).cloned().collect();
                 if clusters.is_empty() {
-                    resting.push((*ip, mapping.ip, latest, part.cluster.clone()));
+                    resting.push((*ip, ExternalIp(mapping.ip), latest, part.cluster.clone()));
                 }
-                self.external.restore(*ip, mapping.ip, clusters);
+                self.external.restore(*ip, ExternalIp(mapping.ip), clusters);
             }
             for (external, rests) in &spec.resting {
                 let until = rests.until.0.min(latest);
-                resting.push((rests.ip, *external, until, part.cluster.clone()));
+                resting.push((rests.ip, ExternalIp(*external), until, part.cluster.clone()));
             }
         }
         for (ip, external, until, after) in resting {
@@ -235,14 +233,13 @@ impl Ipam {
             return Err(IpamError::NameUnknown(cluster.clone()));
         };
         Ok(Networks {
-            local_pod: self.config.pod_cidr,
-            local_external: self.external_cidr(),
-            their_name_for_pods: pods.or(self.config.pod_cidr),
-            their_name_for_external: external.or(self.external_cidr()),
-            remote_pod,
-            remote_external,
-            our_name_for_pods: subnets.remote_nat_pod_cidr.or(remote_pod),
-            our_name_for_external: subnets.remote_nat_external_cidr.or(remote_external),
+            local_pods: NamedNetwork::from_nat(self.config.pod_cidr, pods)?,
+            local_external: NamedNetwork::from_nat(self.external_cidr(), external)?,
+            remote_pods: NamedNetwork::from_nat(remote_pod, subnets.remote_nat_pod_cidr)?,
+            remote_external: NamedNetwork::from_nat(
+                remote_external,
+                subnets.remote_nat_external_cidr,
+            )?,
         })
     }
 

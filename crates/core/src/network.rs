@@ -21,7 +21,11 @@ use tombolo_api::{
 
 use self::condition::tunnel_condition;
 pub use self::gateway::Gateway;
-use crate::{condition::is_true, peering::request_state, translate::same_size};
+use crate::{
+    condition::is_true,
+    peering::request_state,
+    translate::{Mismatch, NamedNetwork, nat},
+};
 
 /// This cluster's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,24 +126,15 @@ impl<'a> Seen<'a> {
         {
             return Act::Delete(&there.metadata);
         }
-        let (Some(theirs), Some(ours), Some(answer), Some(names), Some(identity)) = (
+        let (Some(theirs), Some(ours), Ok(Some([pods, external])), Some(names), Some(identity)) = (
             self.their_config(local, peer),
             self.sent_config(peer),
-            self.answer(peer),
+            self.named(peer),
             names,
             self.identity(),
         ) else {
             return Act::Nothing;
         };
-        let (Some(pods), Some(external)) = (answer.pod_cidr_nat, answer.external_cidr_nat) else {
-            return Act::Nothing;
-        };
-        let (pod_cidr, external_cidr) = (ours.spec.pod_cidr, ours.spec.external_cidr);
-        if !same_size(pods.or(pod_cidr), pod_cidr)
-            || !same_size(external.or(external_cidr), external_cidr)
-        {
-            return Act::Nothing;
-        }
         let mut wanted = TunnelEndpoint::new(
             identity.cluster_name.as_str(),
             TunnelEndpointSpec {
@@ -157,10 +152,10 @@ impl<'a> Seen<'a> {
             wanted.metadata.name = there.metadata.name.clone();
         }
         wanted.status = Some(TunnelEndpointStatus {
-            local_pod_cidr: Some(pod_cidr),
-            local_external_cidr: Some(external_cidr),
-            local_nat_pod_cidr: Some(pods),
-            local_nat_external_cidr: Some(external),
+            local_pod_cidr: Some(pods.real()),
+            local_external_cidr: Some(external.real()),
+            local_nat_pod_cidr: Some(nat(pods.real(), pods.name())),
+            local_nat_external_cidr: Some(nat(external.real(), external.name())),
             remote_nat_pod_cidr: Some(names.remote_nat_pod_cidr),
             remote_nat_external_cidr: Some(names.remote_nat_external_cidr),
             local_tunnel_public_ip: Some(ours.spec.endpoint_ip),
@@ -197,6 +192,7 @@ impl<'a> Seen<'a> {
             sent: self.sent_config(peer).is_some(),
             answered: self.answer(peer).is_some(),
             received: theirs.is_some(),
+            mismatch: self.named(peer).err(),
             connection: endpoint.map(|it| it.status.as_ref()?.connection.as_ref()),
         };
         let before = foreign_cluster.status.as_ref();
@@ -209,6 +205,20 @@ impl<'a> Seen<'a> {
             conditions: vec![condition],
             ..ForeignClusterStatus::default()
         })
+    }
+
+    /// What the peer calls this cluster's pods' and external networks, once it has said so.
+    fn named(&self, peer: &ClusterId) -> Result<Option<[NamedNetwork; 2]>, Mismatch> {
+        let (Some(config), Some(answer)) = (self.sent_config(peer), self.answer(peer)) else {
+            return Ok(None);
+        };
+        let (Some(pods), Some(external)) = (answer.pod_cidr_nat, answer.external_cidr_nat) else {
+            return Ok(None);
+        };
+        Ok(Some([
+            NamedNetwork::from_nat(config.spec.pod_cidr, pods)?,
+            NamedNetwork::from_nat(config.spec.external_cidr, external)?,
+        ]))
     }
 
     fn sent_config(&self, peer: &ClusterId) -> Option<&'a NetworkConfig> {

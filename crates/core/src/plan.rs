@@ -73,20 +73,17 @@ fn v4(cidr: tombolo_api::Cidr) -> Option<ipnet::Ipv4Net> {
 mod tests {
     use tombolo_api::{Cidr, ClusterId};
 
-    use crate::translate::Networks;
+    use crate::translate::{NamedNetwork, Networks};
 
     /// Networks from `[real, name on the other side]` of this cluster's pods and the other's.
     pub(super) fn networks(local: [&str; 2], remote: [&str; 2]) -> Networks {
         let cidr = |text: &str| text.parse::<Cidr>().unwrap();
+        let named = |[real, name]: [&str; 2]| NamedNetwork::new(cidr(real), cidr(name)).unwrap();
         Networks {
-            local_pod: cidr(local[0]),
-            their_name_for_pods: cidr(local[1]),
-            local_external: cidr("10.70.0.0/16"),
-            their_name_for_external: cidr("10.71.0.0/16"),
-            remote_pod: cidr(remote[0]),
-            our_name_for_pods: cidr(remote[1]),
-            remote_external: cidr("10.70.0.0/16"),
-            our_name_for_external: cidr("10.81.0.0/16"),
+            local_pods: named(local),
+            local_external: named(["10.70.0.0/16", "10.71.0.0/16"]),
+            remote_pods: named(remote),
+            remote_external: named(["10.70.0.0/16", "10.81.0.0/16"]),
         }
     }
 

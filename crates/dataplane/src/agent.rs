@@ -3,7 +3,9 @@
 pub mod machine;
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,12 +17,13 @@ use kube::{
 };
 use tokio::{sync::watch, time};
 use tombolo_api::{
+    ClusterId,
     names::{GATEWAY_LEASE, GATEWAY_NODE_IP_ANNOTATION, NAMESPACE, TYPE_LABEL, VIRTUAL_NODE},
     net::TunnelEndpoint,
 };
 use tombolo_core::{
     plan::agent::{self, Inputs},
-    translate::Networks,
+    translate::{Mismatch, Networks, PeerNetworks},
 };
 use tombolo_runtime::{
     client, health,
@@ -81,9 +84,10 @@ impl Agent {
         self.observer.filled().await;
         self.heartbeat.filled().await;
         let mut network = self.machine.watch()?;
+        let mut wrong = BTreeMap::new();
         loop {
             let gateway = self.objects.gateway();
-            let retry = match self.step().await {
+            let retry = match self.step(&mut wrong).await {
                 Ok(()) => {
                     ready.send_replace(true);
                     None
@@ -108,7 +112,8 @@ impl Agent {
         until_other(&gateway, || self.objects.gateway(), heard).await;
     }
 
-    async fn step(&self) -> anyhow::Result<()> {
+    /// `wrong` is what has been said to be wrong.
+    async fn step(&self, wrong: &mut BTreeMap<ClusterId, Mismatch>) -> anyhow::Result<()> {
         if self.uninstall.is_asked() {
             if !self.uninstall.is_reported() {
                 self.machine.remove().await?;
@@ -124,7 +129,12 @@ impl Agent {
                 self.node
             )
         })?;
-        let report = self.machine.apply(&self.objects.inputs(self.node, mtu)).await?;
+        let peers = self.objects.peers();
+        for (peer, why) in peers.newly_wrong(wrong) {
+            warn!(%peer, "the node gets no way to a peer: {why}");
+        }
+        *wrong = peers.wrong;
+        let report = self.machine.apply(&self.objects.inputs(self.node, mtu, peers.known)).await?;
         if report.changed > 0 {
             info!(changed = report.changed, "changed the node's network");
         }
@@ -166,15 +176,15 @@ impl Objects {
         }
     }
 
-    fn inputs(&self, node: Ipv4Addr, mtu: u32) -> Inputs {
+    fn peers(&self) -> PeerNetworks {
+        PeerNetworks::from_tunnel_endpoints(self.endpoints.state().iter().map(Arc::as_ref))
+    }
+
+    fn inputs(&self, node: Ipv4Addr, mtu: u32, peers: BTreeMap<ClusterId, Networks>) -> Inputs {
         let mut nodes: Vec<_> =
             self.nodes.state().iter().filter_map(|node| agent::Node::of(node)).collect();
         nodes.sort_by_key(|node| node.address);
-        let peers = self.endpoints.state().into_iter().filter_map(|endpoint| {
-            let networks = Networks::from_tunnel_endpoint(&endpoint)?;
-            Some((endpoint.spec.cluster_id.clone(), networks))
-        });
-        Inputs { node, mtu, nodes, gateway: self.gateway(), peers: peers.collect() }
+        Inputs { node, mtu, nodes, gateway: self.gateway(), peers }
     }
 
     /// The Lease knows first where the gateway is.

@@ -12,7 +12,7 @@ use common::{
 };
 use tokio::{task::spawn_blocking, time::timeout};
 use tombolo_api::net::ConnectionStatus::{Connected, Connecting};
-use tombolo_core::plan::gateway::Inputs;
+use tombolo_core::{plan::gateway::Inputs, translate::TranslatedIp};
 use tombolo_dataplane::driver::netns::Netns;
 use tombolo_testbed::eventually;
 
@@ -103,7 +103,7 @@ async fn an_external_address_leads_to_what_it_is_mapped_to() {
 
     let node = &b.nodes[1];
     traffic::serve(&node.host, PORT);
-    let mappings = [(mapped.into(), node.address.into())].into();
+    let mappings = [(TranslatedIp(mapped.into()), node.address.into())].into();
     b.peers.values_mut().next().unwrap().mappings = mappings;
     b.apply().await;
     let me = Ipv4Addr::new(10, 61, 2, 5);

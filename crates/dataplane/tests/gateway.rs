@@ -160,8 +160,8 @@ fn tunnel_endpoint(id: &str, peer: &Peer) -> Value {
     json!({
         "spec": {
             "clusterID": id,
-            "podCIDR": networks.remote_pod,
-            "externalCIDR": networks.remote_external,
+            "podCIDR": networks.remote_pods.real(),
+            "externalCIDR": networks.remote_external.real(),
             "endpointIP": peer.endpoint.ip(),
             "backendType": "wireguard",
             "backend_config": {
@@ -170,12 +170,12 @@ fn tunnel_endpoint(id: &str, peer: &Peer) -> Value {
             },
         },
         "status": {
-            "localPodCIDR": networks.local_pod,
-            "localNATPodCIDR": networks.their_name_for_pods,
-            "remoteNATPodCIDR": networks.our_name_for_pods,
-            "localExternalCIDR": networks.local_external,
-            "localNATExternalCIDR": networks.their_name_for_external,
-            "remoteNATExternalCIDR": networks.our_name_for_external,
+            "localPodCIDR": networks.local_pods.real(),
+            "localNATPodCIDR": networks.local_pods.name(),
+            "remoteNATPodCIDR": networks.remote_pods.name(),
+            "localExternalCIDR": networks.local_external.real(),
+            "localNATExternalCIDR": networks.local_external.name(),
+            "remoteNATExternalCIDR": networks.remote_external.name(),
         },
     })
 }

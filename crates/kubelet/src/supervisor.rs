@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::{sync::watch, task::JoinSet};
 use tombolo_api::{
-    ClusterIdentity,
+    ClusterId, ClusterIdentity,
     discovery::ForeignCluster,
     names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
     net::TunnelEndpoint,
@@ -18,9 +18,10 @@ use tombolo_api::{
 };
 use tombolo_core::{
     node::{self, Namespaces, Stage},
-    translate::Networks,
+    translate::{Mismatch, Networks, PeerNetworks},
 };
 use tombolo_runtime::{observe::Observer, remote::Remotes, settings::Settings, shutdown::Shutdown};
+use tracing::warn;
 
 use crate::{
     api::Gate,
@@ -44,10 +45,12 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
     };
     let mut running: BTreeMap<Key, Running> = BTreeMap::new();
     let mut tasks = JoinSet::new();
+    let mut wrong = BTreeMap::new();
     let work = async {
         seen.observer.filled().await;
         loop {
-            seen.update(&shared, &mut running, &mut tasks);
+            let networks = seen.networks(&mut wrong);
+            seen.update(&shared, &networks, &mut running, &mut tasks);
             tokio::select! {
                 () = seen.observer.changed() => {}
                 Some(ended) = tasks.join_next() => {
@@ -101,9 +104,21 @@ impl Seen {
         }
     }
 
+    /// The networks of all peers. `wrong` is what has been said to be wrong.
+    fn networks(&self, wrong: &mut BTreeMap<ClusterId, Mismatch>) -> BTreeMap<ClusterId, Networks> {
+        let tunnels = self.tunnels.state();
+        let peers = PeerNetworks::from_tunnel_endpoints(tunnels.iter().map(Arc::as_ref));
+        for (peer, why) in peers.newly_wrong(wrong) {
+            warn!(%peer, "pods of a peer get no addresses here: {why}");
+        }
+        *wrong = peers.wrong;
+        peers.known
+    }
+
     fn update(
         &self,
         shared: &Shared,
+        networks: &BTreeMap<ClusterId, Networks>,
         running: &mut BTreeMap<Key, Running>,
         tasks: &mut JoinSet<Key>,
     ) {
@@ -111,7 +126,7 @@ impl Seen {
         for offer in self.offers.state() {
             let key = (offer.namespace().unwrap_or_default(), offer.name_any());
             gone.retain(|other| *other != key);
-            let Some(snapshot) = self.snapshot(&offer) else {
+            let Some(snapshot) = self.snapshot(&offer, networks) else {
                 continue;
             };
             if let Some(running) = running.get(&key) {
@@ -129,7 +144,11 @@ impl Seen {
     }
 
     /// All that the node of an offer depends on, once it is known which cluster offers.
-    fn snapshot(&self, offer: &Arc<ResourceOffer>) -> Option<Snapshot> {
+    fn snapshot(
+        &self,
+        offer: &Arc<ResourceOffer>,
+        networks: &BTreeMap<ClusterId, Networks>,
+    ) -> Option<Snapshot> {
         let namespace = offer.namespace().unwrap_or_default();
         let clusters = self.clusters.state();
         let cluster = clusters.iter().find(|cluster| node::is_tenant_of(cluster, &namespace));
@@ -138,9 +157,8 @@ impl Seen {
         let maps = self.maps.state();
         let map = maps.iter().find(|map| map.namespace().as_ref() == Some(&namespace));
         let Namespaces { there, leaving, wanted } = node::namespaces(map.map(|map| &**map));
-        let tunnels = self.tunnels.state();
-        let tunnel = tunnels.iter().find(|t| t.spec.cluster_id == identity.cluster_id);
         Some(Snapshot {
+            networks: networks.get(&identity.cluster_id).copied(),
             cluster: identity,
             inputs: Inputs {
                 stage: node::stage(offer),
@@ -150,7 +168,6 @@ impl Seen {
                 leaving_namespaces: leaving,
             },
             namespaces: there,
-            networks: tunnel.and_then(|tunnel| Networks::from_tunnel_endpoint(tunnel)),
         })
     }
 }

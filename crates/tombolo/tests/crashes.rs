@@ -6,13 +6,13 @@ mod common;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::control::{Control, PEERS, know_peers};
+use futures::future::join_all;
 use kube::api::ListParams;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tombolo_api::ipam::ipam_client::IpamClient;
 use tombolo_api::ipam::{GetRemotePodIpRequest, MapRequest, UnmapRequest};
 use tombolo_api::net::{IpamStorage, NatMapping};
@@ -36,24 +36,23 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
     let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
     let mut control = Control::start(&side, program, "one").await;
 
-    let shared = Arc::new(Shared::default());
-    let mut clients = JoinSet::new();
-    for number in 0..CLIENTS {
+    let shared = Shared::default();
+    let clients = (0..CLIENTS).map(|number| {
         let channel = Endpoint::from_shared(format!("http://{}", control.address)).unwrap();
-        let service = IpamClient::new(channel.connect_lazy());
-        let client = Client::new(number, service, Arc::clone(&shared));
-        clients.spawn(client.run());
-    }
-    for crash in 0..CRASHES {
-        shared.answers_reach((crash + 1) * ANSWERS + crash * 7).await;
-        drop(control);
-        control = Control::start(&side, program, "one").await;
-    }
-    shared.end.store(1, Ordering::Relaxed);
-    let mut known = BTreeMap::new();
-    while let Some(reference) = clients.join_next().await {
-        known.extend(reference.expect("its answers are right"));
-    }
+        Client::new(number, IpamClient::new(channel.connect_lazy()), &shared).run()
+    });
+    let clients = join_all(clients.collect::<Vec<_>>());
+    let crashes = async {
+        for crash in 0..CRASHES {
+            shared.answers_reach((crash + 1) * ANSWERS + crash * 7).await;
+            drop(control);
+            control = Control::start(&side, program, "one").await;
+        }
+        shared.end.store(true, Ordering::Relaxed);
+        control
+    };
+    let (known, control) = tokio::join!(clients, crashes);
+    let known: Mapped = known.into_iter().flatten().collect();
     println!("{} answers, {CRASHES} crashes, {} mapped", shared.count(), known.len());
     drop(control);
     assert_eq!(stored(&side).await, known, "what is stored is what was answered");
@@ -68,7 +67,7 @@ type Mapped = BTreeMap<(String, IpAddr), IpAddr>;
 struct Shared {
     answers: AtomicUsize,
     answered: Notify,
-    end: AtomicUsize,
+    end: AtomicBool,
     /// The endpoint that an address was given to: within the time of this test no other one gets it.
     owners: Mutex<BTreeMap<IpAddr, IpAddr>>,
 }
@@ -95,22 +94,22 @@ impl Shared {
 }
 
 /// One that asks about endpoints that no other one asks about, and remembers the answers.
-struct Client {
+struct Client<'a> {
     number: u8,
     service: IpamClient<Channel>,
-    shared: Arc<Shared>,
+    shared: &'a Shared,
     random: u64,
     mapped: Mapped,
 }
 
-impl Client {
-    fn new(number: u8, service: IpamClient<Channel>, shared: Arc<Shared>) -> Self {
+impl<'a> Client<'a> {
+    fn new(number: u8, service: IpamClient<Channel>, shared: &'a Shared) -> Self {
         let random = u64::from(number) + 1;
         Self { number, service, shared, random, mapped: Mapped::new() }
     }
 
     async fn run(mut self) -> Mapped {
-        while self.shared.end.load(Ordering::Relaxed) == 0 {
+        while !self.shared.end.load(Ordering::Relaxed) {
             let (what, peer, endpoint) = (self.pick(4), self.pick(2), self.pick(ENDPOINTS));
             let peer = PEERS[usize::try_from(peer).expect("it is small")].0;
             let endpoint = Ipv4Addr::new(192, 0, 2, self.number * 16 + endpoint as u8).into();

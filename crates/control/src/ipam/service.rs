@@ -194,7 +194,8 @@ fn refused(error: &IpamError) -> Status {
         | IpamError::NotMapped { .. }
         | IpamError::NotAPodThere { .. } => Code::NotFound,
         IpamError::NameUnknown(_) => Code::Unavailable,
-        IpamError::NotAnEndpoint { .. } | IpamError::WrongSize { .. } => Code::InvalidArgument,
+        IpamError::NotAnEndpoint { .. } | IpamError::WrongSize(_) => Code::InvalidArgument,
+        IpamError::NotExternal(_) => Code::Internal,
         IpamError::ExternalFull { .. } | IpamError::NoRoom { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())

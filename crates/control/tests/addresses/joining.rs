@@ -8,7 +8,7 @@ use tombolo_api::{
     names,
     net::{IpamStorage, NetworkConfig, TunnelEndpoint},
 };
-use tombolo_core::translate::{Networks, RealIp, overlap};
+use tombolo_core::translate::{Networks, overlap};
 use tombolo_testbed::eventually;
 
 use crate::side::Side;
@@ -39,7 +39,8 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     milan.put_status_in::<ResourceRequest>("liqo-tenant-rome", "rome", accepted).await;
 
     let start = Instant::now();
-    let known = |endpoint: &TunnelEndpoint| Networks::from_tunnel_endpoint(endpoint).is_some();
+    let known =
+        |endpoint: &TunnelEndpoint| Networks::from_tunnel_endpoint(endpoint).unwrap().is_some();
     let from_rome = rome.until_in::<TunnelEndpoint>("liqo-tenant-milan", "milan", known).await;
     let from_milan = milan.until_in::<TunnelEndpoint>("liqo-tenant-rome", "rome", known).await;
     println!("accepted → both tunnel endpoints: {:?}", start.elapsed());
@@ -47,16 +48,14 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     assert_eq!(from_milan.spec.endpoint_ip.to_string(), "192.0.2.1");
 
     // What one calls the other is what the other hears.
-    let here = Networks::from_tunnel_endpoint(&from_rome).unwrap();
-    let there = Networks::from_tunnel_endpoint(&from_milan).unwrap();
-    assert_eq!(here.local_pod, there.local_pod, "both have the same network");
-    assert_eq!(here.our_name_for_pods, there.their_name_for_pods);
-    assert_eq!(here.our_name_for_external, there.their_name_for_external);
-    assert_eq!(here.their_name_for_pods, there.our_name_for_pods);
+    let here = Networks::from_tunnel_endpoint(&from_rome).unwrap().unwrap();
+    let there = Networks::from_tunnel_endpoint(&from_milan).unwrap().unwrap();
+    assert_eq!(here.local_pods.real(), there.local_pods.real(), "both have the same network");
+    assert_eq!(here.remote_pods, there.local_pods);
+    assert_eq!(here.remote_external, there.local_external);
+    assert_eq!(here.local_pods, there.remote_pods);
     assert_eq!(here.our_name_for_their_self(), there.their_name_for_self());
-    assert!(!overlap(here.our_name_for_pods, here.local_pod));
-    let pod = RealIp("10.244.3.4".parse().unwrap());
-    assert_eq!(here.name_there(pod), there.name_here(pod));
+    assert!(!overlap(here.remote_pods.name(), here.local_pods.real()));
 
     rome.says("milan", "TunnelEndpoint", "WaitingForGateway").await;
     let connection = json!({ "connection": { "status": "connected" } });

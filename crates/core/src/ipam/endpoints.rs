@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId};
 
 use super::{Ipam, IpamError};
-use crate::translate::{Networks, RealIp, TranslatedIp, map_ip_to_network};
+use crate::translate::{NamedNetwork, map_ip_to_network};
 
 impl Ipam {
     /// The address under which pods of `cluster` reach an endpoint of this cluster. One that is
@@ -21,14 +21,12 @@ impl Ipam {
         ip: IpAddr,
         now: Timestamp,
     ) -> Result<IpAddr, IpamError> {
-        let networks = self.networks(cluster)?;
-        if let Some(name) = name_of_a_pod(&networks, ip) {
-            return Ok(name);
-        }
-        check_endpoint(ip, self.external_cidr())?;
-        let (external, changed) = self.external.map(cluster, ip, now)?;
-        self.changes.parts.extend(changed);
-        Ok(external_name(&networks, external))
+        self.networks(cluster)?.name_there(ip, |ip| {
+            check_endpoint(ip, self.external_cidr())?;
+            let (external, changed) = self.external.map(cluster, ip, now)?;
+            self.changes.parts.extend(changed);
+            Ok(external)
+        })
     }
 
     /// The endpoint is no longer reflected to `cluster`.
@@ -48,14 +46,10 @@ impl Ipam {
 
     /// The address that `ip`, as this cluster knows it, has for pods of `cluster`.
     pub fn remote_pod_ip(&self, cluster: &ClusterId, ip: IpAddr) -> Result<IpAddr, IpamError> {
-        let networks = self.networks(cluster)?;
-        if let Some(name) = name_of_a_pod(&networks, ip) {
-            return Ok(name);
-        }
-        let external = self.external.get(cluster, ip);
-        let external =
-            external.ok_or_else(|| IpamError::NotMapped { ip, cluster: cluster.clone() })?;
-        Ok(external_name(&networks, external))
+        self.networks(cluster)?.name_there(ip, |ip| {
+            let external = self.external.get(cluster, ip);
+            external.ok_or_else(|| IpamError::NotMapped { ip, cluster: cluster.clone() })
+        })
     }
 
     /// The address that a pod in `cluster`, known as `ip` over there, has in this cluster.
@@ -72,30 +66,15 @@ impl Ipam {
     pub(super) fn mappings_of(&self, cluster: &ClusterId, number: u32) -> BTreeMap<IpAddr, IpAddr> {
         let Some(subnets) = self.subnets(cluster) else { return BTreeMap::new() };
         let Some(name) = subnets.local_nat_external_cidr else { return BTreeMap::new() };
-        let name = name.or(self.external_cidr());
+        let Ok(named) = NamedNetwork::from_nat(self.external_cidr(), name) else {
+            return BTreeMap::new();
+        };
         let used = self.external.in_part(number).filter(|(_, given)| given.is_used_by(cluster));
         used.filter_map(|(external, given)| {
-            Some((given.ip, map_ip_to_network(external, self.external_cidr(), name).ok()?))
+            Some((given.ip, named.translate(external.real()).ok()?.0))
         })
         .collect()
     }
-}
-
-/// What pods over there call a pod, of this cluster or of theirs. The second comes first: it is
-/// where it is asked from.
-fn name_of_a_pod(networks: &Networks, ip: IpAddr) -> Option<IpAddr> {
-    if networks.our_name_for_pods.net().contains(&ip) {
-        return networks.real_from_name_here(TranslatedIp(ip)).ok().map(|real| real.0);
-    }
-    if networks.local_pod.net().contains(&ip) {
-        return networks.name_there(RealIp(ip)).ok().map(|name| name.0);
-    }
-    None
-}
-
-fn external_name(networks: &Networks, external: IpAddr) -> IpAddr {
-    map_ip_to_network(external, networks.local_external, networks.their_name_for_external)
-        .expect("names are as large as what they stand for")
 }
 
 pub(super) fn check_endpoint(ip: IpAddr, external: Cidr) -> Result<(), IpamError> {

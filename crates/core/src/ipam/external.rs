@@ -3,7 +3,7 @@
 //! still under way don't reach the wrong one.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
 };
@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{Cidr, ClusterId};
 
 use super::{IpamError, Part};
-use crate::translate::first_host;
+use crate::translate::{ExternalIp, first_host};
 
 /// How long an address rests. Nothing that was sent to it is under way for longer, and the kernel's
 /// memory of UDP and of closed TCP connections is shorter.
@@ -79,7 +79,7 @@ impl External {
         cluster: &ClusterId,
         ip: IpAddr,
         now: Timestamp,
-    ) -> Result<(IpAddr, Vec<Part>), IpamError> {
+    ) -> Result<(ExternalIp, Vec<Part>), IpamError> {
         let position = match self.by_ip.get(&ip) {
             Some(position) => *position,
             None => return self.give(cluster, ip, now),
@@ -113,7 +113,7 @@ impl External {
         self.leave(cluster, position, now)
     }
 
-    pub(super) fn get(&self, cluster: &ClusterId, ip: IpAddr) -> Option<IpAddr> {
+    pub(super) fn get(&self, cluster: &ClusterId, ip: IpAddr) -> Option<ExternalIp> {
         let position = self.by_ip.get(&ip)?;
         self.given[position].is_used_by(cluster).then(|| self.address(*position))
     }
@@ -141,7 +141,7 @@ impl External {
     pub(super) fn restore(
         &mut self,
         ip: IpAddr,
-        external: IpAddr,
+        external: ExternalIp,
         clusters: impl IntoIterator<Item = ClusterId>,
     ) {
         let Some(position) = self.restorable(ip, external) else { return };
@@ -162,14 +162,13 @@ impl External {
     pub(super) fn restore_resting(
         &mut self,
         ip: IpAddr,
-        external: IpAddr,
+        external: ExternalIp,
         until: Timestamp,
         after: &ClusterId,
     ) {
         let Some(position) = self.restorable(ip, external) else { return };
-        if !self.given.contains_key(&position) {
-            let state = State::Rests { until, after: after.clone() };
-            self.given.insert(position, Given { ip, state });
+        if let Entry::Vacant(free) = self.given.entry(position) {
+            free.insert(Given { ip, state: State::Rests { until, after: after.clone() } });
             self.by_ip.insert(ip, position);
             self.resting.insert((until, position));
             self.last = self.last.max(position);
@@ -188,7 +187,7 @@ impl External {
     }
 
     /// What is in use or rests in the places of a part, whatever the cluster.
-    pub(super) fn in_part(&self, number: u32) -> impl Iterator<Item = (IpAddr, &Given)> {
+    pub(super) fn in_part(&self, number: u32) -> impl Iterator<Item = (ExternalIp, &Given)> {
         let first = number.saturating_mul(PART_SIZE);
         let range = first..=first.saturating_add(PART_SIZE - 1);
         self.given.range(range).map(|(position, given)| (self.address(*position), given))
@@ -199,7 +198,7 @@ impl External {
         cluster: &ClusterId,
         ip: IpAddr,
         now: Timestamp,
-    ) -> Result<(IpAddr, Vec<Part>), IpamError> {
+    ) -> Result<(ExternalIp, Vec<Part>), IpamError> {
         let mut changed = Vec::new();
         if self.is_full() {
             changed.extend(self.wake(now, 1));
@@ -256,7 +255,7 @@ impl External {
     }
 
     /// Where a stored address is, if it can have been given to that endpoint.
-    fn restorable(&self, ip: IpAddr, external: IpAddr) -> Option<u32> {
+    fn restorable(&self, ip: IpAddr, external: ExternalIp) -> Option<u32> {
         let position = self.position(external)?;
         let is_it = self.positions().contains(&position)
             && super::endpoints::check_endpoint(ip, self.network).is_ok()
@@ -270,24 +269,24 @@ impl External {
     fn positions(&self) -> RangeInclusive<u32> {
         let bits = self.network.net().max_prefix_len() - self.network.net().prefix_len();
         let size = 1_u32.checked_shl(bits.into()).unwrap_or(u32::MAX);
-        let itself = self.position(first_host(self.network)).unwrap_or(0);
+        let itself = self.position(ExternalIp(first_host(self.network))).unwrap_or(0);
         itself + 1..=size.saturating_sub(2)
     }
 
-    fn position(&self, external: IpAddr) -> Option<u32> {
+    fn position(&self, external: ExternalIp) -> Option<u32> {
         let network = self.network.net();
-        if !network.contains(&external) {
+        if !network.contains(&external.0) {
             return None;
         }
-        u32::try_from(bits(external) - bits(network.network())).ok()
+        u32::try_from(bits(external.0) - bits(network.network())).ok()
     }
 
-    fn address(&self, position: u32) -> IpAddr {
+    fn address(&self, position: u32) -> ExternalIp {
         let bits = bits(self.network.net().network()) + u128::from(position);
-        match self.network.net().network() {
+        ExternalIp(match self.network.net().network() {
             IpAddr::V4(_) => Ipv4Addr::from(bits as u32).into(),
             IpAddr::V6(_) => Ipv6Addr::from(bits).into(),
-        }
+        })
     }
 }
 

@@ -127,12 +127,12 @@ impl Ipam {
             match &given.state {
                 State::Used(_) if given.is_used_by(&part.cluster) => {
                     let cluster_mappings = [(part.cluster.clone(), ClusterMapping {})].into();
-                    let mapping = EndpointMapping { ip: external, cluster_mappings };
+                    let mapping = EndpointMapping { ip: external.0, cluster_mappings };
                     spec.endpoint_mappings.insert(given.ip, mapping);
                 }
                 State::Rests { until, after } if *after == part.cluster => {
                     let resting = Resting { ip: given.ip, until: Time(*until) };
-                    spec.resting.insert(external, resting);
+                    spec.resting.insert(external.0, resting);
                 }
                 _ => {}
             }

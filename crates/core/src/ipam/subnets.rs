@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::Subnets};
 
 use super::{Ipam, IpamError};
-use crate::translate::{nat, overlap, same_size};
+use crate::translate::{NamedNetwork, nat, overlap, same_size};
 
 impl Ipam {
     /// Chooses what a peer's networks are called here: as the peer calls them, unless that
@@ -55,9 +55,7 @@ impl Ipam {
             .get_mut(cluster)
             .ok_or_else(|| IpamError::UnknownCluster(cluster.clone()))?;
         for (real, name) in [(self.config.pod_cidr, pods), (external_cidr, external)] {
-            if !same_size(real, name.or(real)) {
-                return Err(IpamError::WrongSize { real, name: name.or(real) });
-            }
+            NamedNetwork::from_nat(real, name)?;
         }
         let (pods, external) = (Some(pods), Some(external));
         if subnets.local_nat_pod_cidr != pods {

@@ -8,7 +8,7 @@ use tombolo_api::{
     net::{Connection, ConnectionStatus},
 };
 
-use crate::condition::now_is;
+use crate::{condition::now_is, translate::Mismatch};
 
 /// How far the network has come.
 pub(super) struct State<'a> {
@@ -19,6 +19,8 @@ pub(super) struct State<'a> {
     pub(super) sent: bool,
     pub(super) answered: bool,
     pub(super) received: bool,
+    /// Why what the peer calls this cluster's networks can't be right.
+    pub(super) mismatch: Option<Mismatch>,
     /// Of the TunnelEndpoint, if there is one.
     pub(super) connection: Option<Option<&'a Connection>>,
 }
@@ -35,6 +37,11 @@ pub(super) fn tunnel_condition(
 
 fn explain(state: &State<'_>) -> (bool, &'static str, String) {
     let peer = state.peer;
+    if let Some(mismatch) = state.mismatch {
+        let message =
+            format!("{peer} has given this cluster's networks names that don't fit: {mismatch}");
+        return (false, "Error", message);
+    }
     if let Some(connection) = state.connection {
         let said = connection.and_then(|connection| connection.status_message.clone());
         return match connection.and_then(|connection| connection.status) {

@@ -81,11 +81,11 @@ fn a_tunnel_needs_both_answers() {
         panic!()
     };
     assert_eq!(endpoint.name_any(), "milan");
-    let networks = crate::translate::Networks::from_tunnel_endpoint(&endpoint).unwrap();
-    assert_eq!(networks.local_pod, rome().pod_cidr);
-    assert_eq!(networks.their_name_for_pods, cidr("10.9.0.0/16"));
-    assert_eq!(networks.our_name_for_pods, cidr("10.8.0.0/16"));
-    assert_eq!(networks.remote_external, cidr("10.1.0.0/16"));
+    let networks = crate::translate::Networks::from_tunnel_endpoint(&endpoint).unwrap().unwrap();
+    assert_eq!(networks.local_pods.real(), rome().pod_cidr);
+    assert_eq!(networks.local_pods.name(), cidr("10.9.0.0/16"));
+    assert_eq!(networks.remote_pods.name(), cidr("10.8.0.0/16"));
+    assert_eq!(networks.remote_external.real(), cidr("10.1.0.0/16"));
 
     assert_eq!(scene.seen().tunnel_endpoint(&rome(), &milan(), None), Act::Nothing);
     let mut unanswered = peered();
@@ -94,6 +94,24 @@ fn a_tunnel_needs_both_answers() {
     let mut unsent = peered();
     unsent.configs.pop();
     assert_eq!(unsent.seen().tunnel_endpoint(&rome(), &milan(), Some(&names)), Act::Nothing);
+}
+
+#[test]
+fn names_that_dont_fit_make_no_tunnel_and_are_shown() {
+    let mut scene = peered();
+    let answer = scene.configs[0].status.as_mut().unwrap();
+    answer.pod_cidr_nat = Some("10.8.0.0/15".parse().unwrap());
+    let seen = scene.seen();
+    assert_eq!(seen.tunnel_endpoint(&rome(), &milan(), Some(&names())), Act::Nothing);
+    let status = seen.foreign_cluster_status(&rome(), &milan(), now()).unwrap();
+    let condition = &status.conditions[0];
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Error"));
+    assert_eq!(
+        condition.message,
+        "milan has given this cluster's networks names that don't fit: 10.0.0.0/16 can't be called \
+         10.8.0.0/15: a prefix of 16 bits of IPv4 is no prefix of 15 bits of IPv4, and addresses \
+         would lose their host part"
+    );
 }
 
 #[test]

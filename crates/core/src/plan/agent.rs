@@ -18,7 +18,7 @@ use super::{
     nft::{self, Action, Chain, Kind, Match, Place, SRCNAT, rule},
     overlay, tunnel_mtu, v4,
 };
-use crate::translate::Networks;
+use crate::translate::{Networks, Rewrites};
 
 /// What the plan of a node depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,8 +100,9 @@ fn others(inputs: &Inputs) -> impl Iterator<Item = &Node> {
     inputs.nodes.iter().filter(|node| node.address != inputs.node)
 }
 
+/// What this cluster calls a peer.
 fn names(networks: &Networks) -> impl Iterator<Item = Ipv4Net> + use<> {
-    [networks.our_name_for_pods, networks.our_name_for_external].into_iter().filter_map(v4)
+    Rewrites::of(networks).peer.into_iter().filter_map(v4)
 }
 
 fn link(inputs: &Inputs) -> Link {
@@ -205,7 +206,7 @@ fn table(inputs: &Inputs) -> nft::Table {
     for networks in inputs.peers.values() {
         for name in names(networks) {
             let source = Match::Source(name);
-            let pods = v4(networks.local_pod).map(Match::Destination);
+            let pods = v4(networks.local_pods.real()).map(Match::Destination);
             let to_pods = [input(), source.clone()].into_iter().chain(pods);
             chain.rules.push(rule(to_pods, Action::KeepSource));
             chain.rules.push(rule([input(), source], Action::Masquerade));

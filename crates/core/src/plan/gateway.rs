@@ -1,6 +1,5 @@
 //! What a gateway needs: the way from its node into its network namespace and on into the tunnels,
-//! and the translation of addresses between this cluster and each peer. Each cluster rewrites only
-//! its own addresses; the rules of a peer are told by what this cluster calls it.
+//! and the rules that translate addresses between this cluster and each peer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +7,7 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net};
-use tombolo_api::ClusterId;
+use tombolo_api::{Cidr, ClusterId};
 
 use super::{
     Address, GATEWAY, HOST, Link, LinkKind, MAIN_TABLE, NFT_TABLE, Namespace, Owned, PROBE_PORT,
@@ -16,7 +15,7 @@ use super::{
     nft::{Action, Chain, DSTNAT, Kind, Match, Place, Rule, SRCNAT, Table, rule},
     overlay, tunnel_mtu, v4,
 };
-use crate::translate::Networks;
+use crate::translate::{Arrival, Destination, Mappings, Networks, Packet, Rewrites, Source};
 
 /// What the plan of a gateway depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +36,7 @@ pub struct Peer {
     /// Its gateway's key.
     pub public_key: PublicKey,
     /// Endpoints of this cluster, by the addresses that stand for them in the peer.
-    pub mappings: BTreeMap<IpAddr, IpAddr>,
+    pub mappings: Mappings,
 }
 
 /// A WireGuard public key.
@@ -75,22 +74,20 @@ pub struct Connection {
     pub answers: IpAddr,
 }
 
-/// Whether a connection has to be forgotten: it belongs to no peer any more, or goes to an external
-/// address that by now leads elsewhere.
+/// Whether a connection has to be forgotten: it belongs to no peer any more, or goes to an address
+/// that by now leads elsewhere. Who it is from comes first: what the peer calls its destination may
+/// be what this cluster calls another peer.
 pub fn is_stale(inputs: &Inputs, connection: &Connection) -> bool {
-    let Connection { from, to, answers } = connection;
-    let named = |peer: &&Peer, ip| {
-        let Networks { our_name_for_pods, our_name_for_external, .. } = &peer.networks;
-        [our_name_for_pods, our_name_for_external].iter().any(|name| name.net().contains(ip))
-    };
-    if inputs.peers.values().any(|peer| named(&peer, to) && !named(&peer, from)) {
-        return false;
+    let packet = Packet { source: connection.from, destination: connection.to };
+    let rewrites = || inputs.peers.values().map(|peer| (Rewrites::of(&peer.networks), peer));
+    match rewrites().find(|(rewrites, _)| rewrites.is_of_peer(packet.source)) {
+        Some((rewrites, peer)) => match rewrites.arrive(packet, &peer.mappings) {
+            Some(Arrival::Passes(packet)) => packet.destination != connection.answers,
+            Some(Arrival::ForGateway) => false,
+            None => true,
+        },
+        None => rewrites().all(|(rewrites, _)| rewrites.leave(packet).is_none()),
     }
-    let Some(peer) = inputs.peers.values().find(|peer| named(peer, from)) else { return true };
-    let networks = &peer.networks;
-    networks.their_name_for_external.net().contains(to)
-        && networks.their_name_for_self().0 != *to
-        && peer.mappings.get(to) != Some(answers)
 }
 
 /// The plan of a gateway.
@@ -105,32 +102,38 @@ fn peers(inputs: &Inputs) -> impl Iterator<Item = V4Peer<'_>> {
 
 struct V4Peer<'a> {
     id: &'a ClusterId,
-    local_pod: Ipv4Net,
-    their_name_for_pods: Ipv4Net,
-    their_name_for_external: Ipv4Net,
+    local_pods: Ipv4Net,
     their_name_for_self: Ipv4Addr,
+    /// What this cluster calls the peer.
     names: [Ipv4Net; 2],
+    /// What the peer calls this cluster.
+    own_names: [Ipv4Net; 2],
+    leaving: Vec<Rule>,
+    arriving: Vec<Rule>,
     mappings: BTreeMap<Ipv4Addr, Ipv4Addr>,
 }
 
 impl<'a> V4Peer<'a> {
     fn new(id: &'a ClusterId, peer: &Peer) -> Option<Self> {
         let networks = &peer.networks;
-        let IpAddr::V4(their_name_for_self) = networks.their_name_for_self().0 else {
-            return None;
-        };
-        let mappings = peer.mappings.iter().filter_map(|(&from, &to)| match (from, to) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => Some((from, to)),
-            _ => None,
-        });
+        let Rewrites { peer: [pods, external], own: [own_pods, own_external], leaving, arriving } =
+            Rewrites::of(networks);
+        let mappings: BTreeMap<_, _> = peer
+            .mappings
+            .iter()
+            .filter_map(|(name, own)| Some((address(name.0)?, address(*own)?)))
+            .collect();
+        let map = (!mappings.is_empty()).then(|| map_name(id));
+        let arriving = arriving.into_iter().map(|it| destination(it, map.clone()));
         Some(Self {
             id,
-            local_pod: v4(networks.local_pod)?,
-            their_name_for_pods: v4(networks.their_name_for_pods)?,
-            their_name_for_external: v4(networks.their_name_for_external)?,
-            their_name_for_self,
-            names: [v4(networks.our_name_for_pods)?, v4(networks.our_name_for_external)?],
-            mappings: mappings.collect(),
+            local_pods: v4(networks.local_pods.real())?,
+            their_name_for_self: address(networks.their_name_for_self().0)?,
+            names: [v4(pods)?, v4(external)?],
+            own_names: [v4(own_pods)?, v4(own_external)?],
+            leaving: leaving.into_iter().map(source).collect::<Option<_>>()?,
+            arriving: arriving.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect(),
+            mappings,
         })
     }
 }
@@ -201,8 +204,7 @@ fn sysctls() -> BTreeMap<String, String> {
 
 fn tunnels(inputs: &Inputs) -> BTreeMap<PublicKey, Tunnel> {
     let tunnel = |peer: &Peer| {
-        let Networks { our_name_for_pods, our_name_for_external, .. } = peer.networks;
-        let allowed = [our_name_for_pods.net(), our_name_for_external.net()].into();
+        let allowed = Rewrites::of(&peer.networks).peer.map(Cidr::net).into();
         (peer.public_key, Tunnel { endpoint: peer.endpoint, allowed })
     };
     inputs.peers.values().map(tunnel).collect()
@@ -217,17 +219,18 @@ fn table(inputs: &Inputs, mtu: u32) -> Table {
     let mut errors = Chain::base("errors", Kind::Filter, Place::Postrouting, SRCNAT + 200);
     forward.rules = before_peers(mtu);
     for peer in peers(inputs) {
-        let (from, to) = (from_peer(&peer), to_peer(&peer));
+        let (from, to) = (format!("from-{}", peer.id), format!("to-{}", peer.id));
         for name in peer.names {
             let inward = [Match::Input(TUNNEL.into()), Match::Source(name)];
             let outward = [Match::Output(TUNNEL.into()), Match::Destination(name)];
-            let to_pods = [Match::Destination(peer.local_pod), Match::NotOutput(TUNNEL.into())];
-            prerouting.rules.push(rule(inward.clone(), Action::Goto(from.name.clone())));
+            let to_pods = [Match::Destination(peer.local_pods), Match::NotOutput(TUNNEL.into())];
+            prerouting.rules.push(rule(inward.clone(), Action::Goto(from.clone())));
             forward.rules.push(rule(inward.into_iter().chain(to_pods), Action::Accept));
-            postrouting.rules.push(rule(outward.clone(), Action::Goto(to.name.clone())));
+            postrouting.rules.push(rule(outward.clone(), Action::Goto(to.clone())));
             errors.rules.push(name_error(&peer, outward));
         }
-        chains.extend([from, to]);
+        chains.push(Chain { rules: peer.arriving, ..Chain::regular(from) });
+        chains.push(Chain { rules: peer.leaving, ..Chain::regular(to) });
     }
     forward.rules.extend(after_peers());
     chains.extend([prerouting, input(), forward, postrouting, errors]);
@@ -243,33 +246,41 @@ fn map_name(id: &ClusterId) -> String {
     format!("mappings-{id}")
 }
 
-/// Destinations of what comes from a peer: by mapping first, then by prefix. The external network
-/// has no prefix: what has no mapping there is rejected further on.
-fn from_peer(peer: &V4Peer<'_>) -> Chain {
-    let mut chain = Chain::regular(format!("from-{}", peer.id));
-    if !peer.mappings.is_empty() {
-        chain.rules.push(rule([], Action::DestinationByMap(map_name(peer.id))));
-    }
-    let probe = [Match::Destination(peer.their_name_for_self.into()), Match::UdpTo(PROBE_PORT)];
-    chain.rules.push(rule(probe, Action::DestinationTo(overlay::GATEWAY_ADDRESS)));
-    if peer.their_name_for_pods != peer.local_pod {
-        let pods = [Match::Destination(peer.their_name_for_pods)];
-        chain.rules.push(rule(pods, Action::DestinationInto(peer.local_pod)));
-    }
-    chain
+/// The rule for a source of what goes to a peer, unless it is not IPv4.
+fn source(rewrite: Source) -> Option<Rule> {
+    Some(match rewrite {
+        Source::Pod(pods) => {
+            let name = v4(pods.name())?;
+            let action =
+                if pods.is_renamed() { Action::SourceInto(name) } else { Action::KeepSource };
+            rule([Match::Source(v4(pods.real())?)], action)
+        }
+        Source::Other(itself) => rule([], Action::SourceTo(address(itself.0)?)),
+    })
 }
 
-/// Sources of what goes to a peer: pods keep their host part, all else becomes this cluster itself.
-fn to_peer(peer: &V4Peer<'_>) -> Chain {
-    let pods = [Match::Source(peer.local_pod)];
-    let action = if peer.their_name_for_pods == peer.local_pod {
-        Action::KeepSource
-    } else {
-        Action::SourceInto(peer.their_name_for_pods)
-    };
-    let mut chain = Chain::regular(format!("to-{}", peer.id));
-    chain.rules = vec![rule(pods, action), rule([], Action::SourceTo(peer.their_name_for_self))];
-    chain
+/// The rule, if there has to be one, for a destination of what comes from a peer, unless it is not
+/// IPv4. What no rule is for is let through if it is for a pod, and rejected if not.
+fn destination(rewrite: Destination, map: Option<String>) -> Option<Option<Rule>> {
+    Some(match rewrite {
+        Destination::Mapped => map.map(|map| rule([], Action::DestinationByMap(map))),
+        Destination::Gateway(itself) => {
+            let probe = [Match::Destination(address(itself.0)?.into()), Match::UdpTo(PROBE_PORT)];
+            Some(rule(probe, Action::DestinationTo(overlay::GATEWAY_ADDRESS)))
+        }
+        Destination::Pod(pods) => {
+            let (real, name) = (v4(pods.real())?, v4(pods.name())?);
+            let into = || rule([Match::Destination(name)], Action::DestinationInto(real));
+            pods.is_renamed().then(into)
+        }
+    })
+}
+
+fn address(ip: IpAddr) -> Option<Ipv4Addr> {
+    match ip {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    }
 }
 
 fn before_peers(mtu: u32) -> Vec<Rule> {
@@ -300,18 +311,18 @@ fn input() -> Chain {
 }
 
 fn name_error(peer: &V4Peer<'_>, outward: [Match; 2]) -> Rule {
-    let unnamed = [
-        Match::Icmp,
-        Match::NotSource(peer.their_name_for_pods),
-        Match::NotSource(peer.their_name_for_external),
-    ];
-    rule(outward.into_iter().chain(unnamed), Action::WriteSource(peer.their_name_for_self))
+    let unnamed = peer.own_names.map(Match::NotSource);
+    rule(
+        outward.into_iter().chain([Match::Icmp]).chain(unnamed),
+        Action::WriteSource(peer.their_name_for_self),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::tests::{milan, networks};
+    use crate::translate::{NamedNetwork, TranslatedIp};
 
     fn peer(networks: Networks, host: u8) -> Peer {
         Peer {
@@ -335,7 +346,7 @@ mod tests {
         let (id, networks) = milan();
         let mut milan = peer(networks, 11);
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        milan.mappings = [(ip("10.71.0.9"), ip("203.0.113.7"))].into();
+        milan.mappings = [(TranslatedIp(ip("10.71.0.9")), ip("203.0.113.7"))].into();
         let inputs = Inputs { mtu: 1500, peers: [(id, milan)].into() };
         let stale = |from, to, answers| {
             is_stale(&inputs, &Connection { from: ip(from), to: ip(to), answers: ip(answers) })
@@ -352,6 +363,26 @@ mod tests {
     }
 
     #[test]
+    fn a_mapping_ends_also_where_its_name_is_what_we_call_another_peer() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (id, of_milan) = milan();
+        let of_turin = Networks {
+            remote_pods: NamedNetwork::new(
+                "10.2.0.0/16".parse().unwrap(),
+                of_milan.local_external.name(),
+            )
+            .unwrap(),
+            ..networks(["10.1.0.0/16", "10.1.0.0/16"], ["10.2.0.0/16", "10.2.0.0/16"])
+        };
+        let turin = ("turin".parse().unwrap(), peer(of_turin, 12));
+        let inputs = Inputs { mtu: 1500, peers: [(id, peer(of_milan, 11)), turin].into() };
+        let (from, to, answers) = (ip("10.60.1.5"), ip("10.71.0.9"), ip("203.0.113.7"));
+        assert!(is_stale(&inputs, &Connection { from, to, answers }));
+        let to_turin = Connection { from: ip("10.244.1.5"), to, answers: to };
+        assert!(!is_stale(&inputs, &to_turin));
+    }
+
+    #[test]
     fn no_peer() {
         let inputs = Inputs { mtu: 1500, peers: BTreeMap::new() };
         insta::assert_snapshot!(snapshot(&plan(&inputs)));
@@ -361,7 +392,8 @@ mod tests {
     fn a_peer_with_the_same_networks_and_a_mapping() {
         let (id, networks) = milan();
         let mut milan = peer(networks, 11);
-        milan.mappings = [("10.71.0.9".parse().unwrap(), "203.0.113.7".parse().unwrap())].into();
+        let name = TranslatedIp("10.71.0.9".parse().unwrap());
+        milan.mappings = [(name, "203.0.113.7".parse().unwrap())].into();
         let inputs = Inputs { mtu: 1500, peers: [(id, milan)].into() };
         insta::assert_snapshot!(snapshot(&plan(&inputs)));
     }

@@ -15,7 +15,7 @@ use tombolo_api::virtualkubelet::{
 
 use super::metadata::{Route, reflected};
 use super::service::is_of_api_server;
-use crate::translate::{Networks, RealIp};
+use crate::translate::{Location, Networks};
 
 /// Kind of what an endpoint over there refers to: a pod that is not in that cluster.
 const REMOTE_POD: &str = "RemotePod";
@@ -27,7 +27,7 @@ pub struct View<'a> {
     pub node: &'a str,
     /// The networks of the two clusters.
     pub networks: &'a Networks,
-    /// What the address service has said of those that are not addresses of this cluster's pods.
+    /// What the address service has said of those that are no addresses of pods of either cluster.
     pub mapped: &'a BTreeMap<IpAddr, IpAddr>,
 }
 
@@ -58,7 +58,8 @@ pub fn unnamed(home: &EndpointSlice, node: &str, networks: &Networks) -> BTreeSe
     }
     let addresses = lacking(home, node).flat_map(|endpoint| &endpoint.addresses);
     let addresses = addresses.filter_map(|address| address.parse().ok());
-    addresses.filter(|address| !networks.local_pod.net().contains(address)).collect()
+    let is_elsewhere = |ip: &IpAddr| matches!(networks.locate(*ip), Location::Elsewhere(_));
+    addresses.filter(is_elsewhere).collect()
 }
 
 /// Whether a slice goes to other clusters: those that stand for endpoints of other clusters don't,
@@ -97,11 +98,11 @@ fn forge_endpoint(home: &Endpoint, view: View<'_>) -> Option<Endpoint> {
 }
 
 fn name_there(address: &str, view: View<'_>) -> Option<IpAddr> {
-    let address = address.parse().ok()?;
-    if view.networks.local_pod.net().contains(&address) {
-        return view.networks.name_there(RealIp(address)).ok().map(|name| name.0);
+    match view.networks.locate(address.parse().ok()?) {
+        Location::There(pod) => Some(pod.real.0),
+        Location::Here(pod) => Some(pod.name.0),
+        Location::Elsewhere(address) => view.mapped.get(&address).copied(),
     }
-    view.mapped.get(&address).copied()
 }
 
 #[cfg(test)]
@@ -110,19 +111,18 @@ mod tests {
 
     use super::super::metadata::tests::to_milan;
     use super::*;
+    use crate::translate::NamedNetwork;
 
     /// Both have 10.244.0.0/16 for their pods, and call each other's 10.71.0.0/16.
     fn networks() -> Networks {
-        let cidr = |text: &str| text.parse().unwrap();
+        let named = |real: &str, name: &str| {
+            NamedNetwork::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
+        };
         Networks {
-            local_pod: cidr("10.244.0.0/16"),
-            local_external: cidr("10.70.0.0/16"),
-            their_name_for_pods: cidr("10.71.0.0/16"),
-            their_name_for_external: cidr("10.72.0.0/16"),
-            remote_pod: cidr("10.244.0.0/16"),
-            remote_external: cidr("10.70.0.0/16"),
-            our_name_for_pods: cidr("10.71.0.0/16"),
-            our_name_for_external: cidr("10.72.0.0/16"),
+            local_pods: named("10.244.0.0/16", "10.71.0.0/16"),
+            local_external: named("10.70.0.0/16", "10.72.0.0/16"),
+            remote_pods: named("10.244.0.0/16", "10.71.0.0/16"),
+            remote_external: named("10.70.0.0/16", "10.72.0.0/16"),
         }
     }
 
@@ -184,6 +184,14 @@ mod tests {
         let endpoints = shadow.spec.template.endpoints.iter();
         let addresses: Vec<_> = endpoints.flat_map(|endpoint| &endpoint.addresses).collect();
         assert_eq!(addresses, ["10.71.1.5", "10.72.0.4"]);
+    }
+
+    #[test]
+    fn a_pod_of_the_destination_goes_by_its_own_address_whoever_lists_it() {
+        let slice = slice(&web(), &json!([{ "addresses": ["10.71.3.3"] }]));
+        assert!(unnamed(&slice, "liqo-milan", &networks()).is_empty());
+        let endpoints = forged(&slice, &[]).unwrap().spec.template.endpoints;
+        assert_eq!(endpoints[0].addresses, ["10.244.3.3"]);
     }
 
     #[test]

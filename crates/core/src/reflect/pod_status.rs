@@ -6,11 +6,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::{
-    node::NotReady,
-    reflect::pod::RawPod,
-    translate::{Networks, RealIp},
-};
+use crate::{node::NotReady, reflect::pod::RawPod, translate::Networks};
 
 /// From where the remote pod is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -113,10 +109,7 @@ pub fn differs(has: &Value, wanted: &Value) -> bool {
 fn addresses(remote: &Value, networks: Option<&Networks>) -> Vec<IpAddr> {
     let listed =
         remote["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
-    listed
-        .filter_map(|ip| networks?.name_here(RealIp(ip.parse().ok()?)).ok())
-        .map(|name| name.0)
-        .collect()
+    listed.filter_map(|ip| networks?.name_here(ip.parse().ok()?, |_| None)).collect()
 }
 
 fn unscheduled(remote: &Value) -> Option<&str> {
@@ -176,20 +169,19 @@ fn without_generation(condition: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::translate::NamedNetwork;
 
     const NOW: &str = "2026-01-02T03:04:05.6Z";
 
     fn networks() -> Networks {
-        let cidr = |text: &str| text.parse().unwrap();
+        let named = |real: &str, name: &str| {
+            NamedNetwork::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
+        };
         Networks {
-            local_pod: cidr("10.244.0.0/16"),
-            local_external: cidr("10.70.0.0/16"),
-            their_name_for_pods: cidr("10.71.0.0/16"),
-            their_name_for_external: cidr("10.72.0.0/16"),
-            remote_pod: cidr("10.244.0.0/16"),
-            remote_external: cidr("10.70.0.0/16"),
-            our_name_for_pods: cidr("10.81.0.0/16"),
-            our_name_for_external: cidr("10.82.0.0/16"),
+            local_pods: named("10.244.0.0/16", "10.71.0.0/16"),
+            local_external: named("10.70.0.0/16", "10.72.0.0/16"),
+            remote_pods: named("10.244.0.0/16", "10.81.0.0/16"),
+            remote_external: named("10.70.0.0/16", "10.82.0.0/16"),
         }
     }
 

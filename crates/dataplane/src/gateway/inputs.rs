@@ -1,10 +1,6 @@
 //! What a gateway's plan depends on, from the objects that say so.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kube::ResourceExt as _;
@@ -15,7 +11,7 @@ use tombolo_api::{
 };
 use tombolo_core::{
     plan::gateway::{Peer, PublicKey},
-    translate::Networks,
+    translate::{Mappings, Mismatch, Networks, TranslatedIp},
 };
 
 /// Why a TunnelEndpoint makes no tunnel.
@@ -24,6 +20,9 @@ pub enum NotYet {
     /// The networks are still being negotiated.
     #[error("the networks on both sides are not known yet")]
     Networks,
+    /// The networks can't be right.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
     /// The other side's key is missing.
     #[error("spec.backend_config has no WireGuard public key")]
     PublicKey,
@@ -59,7 +58,7 @@ fn peer<'a>(
     endpoint: &TunnelEndpoint,
     mappings: impl IntoIterator<Item = &'a NatMapping>,
 ) -> Result<Peer, NotYet> {
-    let networks = Networks::from_tunnel_endpoint(endpoint).ok_or(NotYet::Networks)?;
+    let networks = Networks::from_tunnel_endpoint(endpoint)?.ok_or(NotYet::Networks)?;
     let config = &endpoint.spec.backend_config;
     let key = config.get(BACKEND_PUBLIC_KEY).and_then(|key| BASE64_STANDARD.decode(key).ok());
     let key = key.and_then(|bytes| bytes.try_into().ok()).ok_or(NotYet::PublicKey)?;
@@ -76,13 +75,10 @@ fn peer<'a>(
 }
 
 /// By the address that the peer uses.
-fn of_peer<'a>(
-    id: &ClusterId,
-    mappings: impl IntoIterator<Item = &'a NatMapping>,
-) -> BTreeMap<IpAddr, IpAddr> {
+fn of_peer<'a>(id: &ClusterId, mappings: impl IntoIterator<Item = &'a NatMapping>) -> Mappings {
     let ours = mappings.into_iter().filter(|mapping| mapping.spec.cluster_id == *id);
     ours.flat_map(|mapping| &mapping.spec.cluster_mappings)
-        .map(|(&own, &name)| (name, own))
+        .map(|(&own, &name)| (TranslatedIp(name), own))
         .collect()
 }
 
@@ -150,6 +146,20 @@ mod tests {
             .collect();
         let expected = [("milan", None), ("a-thief", Some(NotYet::KeyTaken)), ("turin", None)];
         assert_eq!(found, expected.map(|(name, error)| (name.to_owned(), error)));
+    }
+
+    #[test]
+    fn networks_that_are_not_known_yet_or_cant_be_right_make_no_tunnel() {
+        let full = endpoint(&json!({ "publicKey": BASE64_STANDARD.encode([7; 32]) }));
+        let mut wrong = full.clone();
+        wrong.status.as_mut().unwrap().remote_nat_pod_cidr = Some("10.60.0.0/15".parse().unwrap());
+        assert_eq!(
+            peer(&wrong, []).unwrap_err().to_string(),
+            "10.244.0.0/16 can't be called 10.60.0.0/15: a prefix of 16 bits of IPv4 is no prefix \
+             of 15 bits of IPv4, and addresses would lose their host part"
+        );
+        let unknown = TunnelEndpoint { status: None, ..full };
+        assert_eq!(peer(&unknown, []), Err(NotYet::Networks));
     }
 
     #[test]

@@ -173,8 +173,14 @@ impl Session {
             return Ok(());
         }
         let (namespace, name) = (endpoint.namespace().unwrap_or_default(), endpoint.name_any());
-        let state = status.connection.as_ref().and_then(|it| it.status);
-        info!(peer = %endpoint.spec.cluster_id, ?state, "the tunnel has changed");
+        let connection = status.connection.clone().unwrap_or_default();
+        let (peer, state) = (&endpoint.spec.cluster_id, connection.status);
+        if state == Some(ConnectionStatus::Error) {
+            let why = connection.status_message.unwrap_or_default();
+            warn!(%peer, ?state, "the tunnel has changed: {why}");
+        } else {
+            info!(%peer, ?state, "the tunnel has changed");
+        }
         let api = Api::<TunnelEndpoint>::namespaced(self.client.clone(), &namespace);
         let applied = writer::apply_status(&api, MANAGER, &name, status).await.map(drop);
         writer::absent_is_fine(applied)

@@ -17,7 +17,7 @@ use std::{
 use ipnet::Ipv4Net;
 use tombolo_core::{
     plan::{agent, gateway},
-    translate::Networks,
+    translate::{NamedNetwork, Networks},
 };
 use tombolo_dataplane::{
     agent::machine::Machine as Agent,
@@ -264,20 +264,27 @@ pub struct Names {
 
 /// Introduces two clusters to each other.
 pub fn peer(a: &mut Cluster, b: &mut Cluster, names: &Names) {
-    let cidr = |text: &str| text.parse().unwrap();
-    let external = "10.200.0.0/16";
-    let of = |own: &str, at_peer: [&str; 2], peers: &str, here: [&str; 2]| Networks {
-        local_pod: cidr(own),
-        local_external: cidr(external),
-        their_name_for_pods: cidr(at_peer[0]),
-        their_name_for_external: cidr(at_peer[1]),
-        remote_pod: cidr(peers),
-        remote_external: cidr(external),
-        our_name_for_pods: cidr(here[0]),
-        our_name_for_external: cidr(here[1]),
+    let named = |real: &str, name: &str| {
+        NamedNetwork::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
     };
-    let at_a = of(names.a_pods, names.a_at_b, names.b_pods, names.b_at_a);
-    let at_b = of(names.b_pods, names.b_at_a, names.a_pods, names.a_at_b);
+    let external = "10.200.0.0/16";
+    let of = |pods: &str, [name, external_name]: [&str; 2]| {
+        (named(pods, name), named(external, external_name))
+    };
+    let (a_pods, a_external) = of(names.a_pods, names.a_at_b);
+    let (b_pods, b_external) = of(names.b_pods, names.b_at_a);
+    let at_a = Networks {
+        local_pods: a_pods,
+        local_external: a_external,
+        remote_pods: b_pods,
+        remote_external: b_external,
+    };
+    let at_b = Networks {
+        local_pods: b_pods,
+        local_external: b_external,
+        remote_pods: a_pods,
+        remote_external: a_external,
+    };
     a.peers.insert("b".parse().unwrap(), b.as_peer(at_a));
     b.peers.insert("a".parse().unwrap(), a.as_peer(at_b));
 }

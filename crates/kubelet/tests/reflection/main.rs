@@ -17,7 +17,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tombolo_api::virtualkubelet::ShadowEndpointSlice;
-use tombolo_core::translate::Networks;
+use tombolo_core::translate::{NamedNetwork, Networks};
 use tombolo_testbed::{Component, answer_to, eventually};
 
 use ipam::is_mapped;
@@ -241,16 +241,14 @@ async fn is_given_back(shop: &Shop, ip: &str) {
 }
 
 fn networks() -> Networks {
-    let cidr = |text: &str| text.parse().unwrap();
+    let named = |real: &str, name: &str| {
+        NamedNetwork::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
+    };
     Networks {
-        local_pod: cidr("10.244.0.0/16"),
-        local_external: cidr("10.70.0.0/16"),
-        their_name_for_pods: cidr("10.71.0.0/16"),
-        their_name_for_external: cidr("10.72.0.0/16"),
-        remote_pod: cidr("10.244.0.0/16"),
-        remote_external: cidr("10.70.0.0/16"),
-        our_name_for_pods: cidr("10.71.0.0/16"),
-        our_name_for_external: cidr("10.72.0.0/16"),
+        local_pods: named("10.244.0.0/16", "10.71.0.0/16"),
+        local_external: named("10.70.0.0/16", "10.72.0.0/16"),
+        remote_pods: named("10.244.0.0/16", "10.71.0.0/16"),
+        remote_external: named("10.70.0.0/16", "10.72.0.0/16"),
     }
 }
 

@@ -198,7 +198,7 @@ fn answers(ipam: &Ipam) -> BTreeMap<(ClusterId, IpAddr), IpAddr> {
     let mut answers = BTreeMap::new();
     for (part, given) in ipam.external.all() {
         if let Some(address) = ipam.external.get(&part.cluster, given.ip) {
-            answers.insert((part.cluster, given.ip), address);
+            answers.insert((part.cluster, given.ip), address.0);
         }
     }
     answers

@@ -1,0 +1,137 @@
+//! Networks and addresses to try, of both families and all sizes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+use tombolo_api::Cidr;
+
+use super::{NamedNetwork, Networks};
+
+/// The networks of two clusters as each of them sees them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peering {
+    pub(super) here: Networks,
+    pub(super) there: Networks,
+}
+
+/// Who calls the other's networks by other names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renamed {
+    Nobody,
+    Here,
+    There,
+    Both,
+}
+
+pub(super) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(super) fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+/// Any network.
+pub(super) fn network() -> impl Strategy<Value = Cidr> {
+    (any::<bool>(), any::<u128>(), 0_u8..=128).prop_map(|(v6, bits, length)| {
+        let length = if v6 { length } else { length % 33 };
+        of(v6, bits, length)
+    })
+}
+
+/// Any network of the size and family of another.
+pub(super) fn with_same_size(other: Cidr) -> impl Strategy<Value = Cidr> {
+    any::<u128>().prop_map(move |bits| of(is_v6(other), bits, other.net().prefix_len()))
+}
+
+/// The address of a network with the host part of `bits`.
+pub(super) fn in_network(network: Cidr, bits: u128) -> IpAddr {
+    match network.net() {
+        IpNet::V4(net) => {
+            let host = bits as u32 & u32::from(net.hostmask());
+            Ipv4Addr::from(u32::from(net.network()) | host).into()
+        }
+        IpNet::V6(net) => {
+            let host = bits & u128::from(net.hostmask());
+            Ipv6Addr::from(u128::from(net.network()) | host).into()
+        }
+    }
+}
+
+/// The host part of an address.
+pub(super) fn host_bits(network: Cidr, ip: IpAddr) -> u128 {
+    match (network.net(), ip) {
+        (IpNet::V4(net), IpAddr::V4(ip)) => (u32::from(ip) & u32::from(net.hostmask())).into(),
+        (IpNet::V6(net), IpAddr::V6(ip)) => u128::from(ip) & u128::from(net.hostmask()),
+        _ => panic!("{ip} is of another family than {network}"),
+    }
+}
+
+/// Any peering, whoever renames.
+pub(super) fn peering() -> impl Strategy<Value = Peering> {
+    let renamed = [Renamed::Nobody, Renamed::Here, Renamed::There, Renamed::Both];
+    proptest::sample::select(renamed.to_vec()).prop_flat_map(peering_with)
+}
+
+/// Any peering in which these rename: in each cluster, its own networks and its names for the
+/// other's do not overlap.
+pub(super) fn peering_with(renamed: Renamed) -> impl Strategy<Value = Peering> {
+    let quarters = || Just([0, 1, 2, 3]).prop_shuffle();
+    let lengths = [2_u8..=128, 2..=128, 2..=128, 2..=128];
+    (any::<bool>(), lengths, [quarters(), quarters()], any::<[u128; 8]>()).prop_map(
+        move |(v6, lengths, [quarters, others], bits)| {
+            // One of four quarters of all addresses for each network of a cluster.
+            let net = |quarter: u8, bits: u128, length: u8| {
+                let length = if v6 { length } else { 2 + length % 31 };
+                of(v6, (bits >> 2) | (u128::from(quarter) << 126), length)
+            };
+            let [a, b, c, d] = quarters;
+            // Where both rename, the two know nothing of each other's networks.
+            let [e, f, g, h] = if renamed == Renamed::Both { others } else { [c, d, a, b] };
+            let [pods, external, their_pods, their_external] = lengths;
+            let real = [
+                net(a, bits[0], pods),
+                net(b, bits[1], external),
+                net(e, bits[2], their_pods),
+                net(f, bits[3], their_external),
+            ];
+            let mut names = real;
+            if matches!(renamed, Renamed::Here | Renamed::Both) {
+                names[2] = net(c, bits[4], their_pods);
+                names[3] = net(d, bits[5], their_external);
+            }
+            if matches!(renamed, Renamed::There | Renamed::Both) {
+                names[0] = net(g, bits[6], pods);
+                names[1] = net(h, bits[7], external);
+            }
+            let [pods, external, their_pods, their_external] =
+                [0, 1, 2, 3].map(|n| NamedNetwork::new(real[n], names[n]).unwrap());
+            peering_of([pods, external], [their_pods, their_external])
+        },
+    )
+}
+
+/// The peering of two clusters with these pods' and external networks.
+pub(super) fn peering_of(here: [NamedNetwork; 2], there: [NamedNetwork; 2]) -> Peering {
+    let seen = |local: [NamedNetwork; 2], remote: [NamedNetwork; 2]| Networks {
+        local_pods: local[0],
+        local_external: local[1],
+        remote_pods: remote[0],
+        remote_external: remote[1],
+    };
+    Peering { here: seen(here, there), there: seen(there, here) }
+}
+
+fn of(v6: bool, bits: u128, length: u8) -> Cidr {
+    let address = if v6 {
+        IpAddr::from(Ipv6Addr::from(bits))
+    } else {
+        IpAddr::from(Ipv4Addr::from((bits >> 96) as u32))
+    };
+    Cidr::try_from(IpNet::new(address, length).unwrap().trunc()).unwrap()
+}
+
+fn is_v6(network: Cidr) -> bool {
+    network.net().network().is_ipv6()
+}

@@ -31,8 +31,8 @@ use tombolo_api::{
     net::{
         BackendType, ClusterMapping, ConfiguredCluster, Connection, ConnectionStatus,
         EndpointMapping, IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig,
-        NetworkConfigSpec, NetworkConfigStatus, Subnets, TunnelEndpoint, TunnelEndpointSpec,
-        TunnelEndpointStatus,
+        NetworkConfigSpec, NetworkConfigStatus, Resting, Subnets, TunnelEndpoint,
+        TunnelEndpointSpec, TunnelEndpointStatus, Writer,
     },
     offloading::{
         NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingSpec,
@@ -68,6 +68,7 @@ pub fn cluster_config() -> ClusterConfig {
             network: NetworkSettings {
                 reserved_subnets: vec![read("172.16.0.0/12"), read("fd00:1::/32")],
                 additional_pools: vec![read("100.64.0.0/10")],
+                external_prefix_length: Some(20),
                 endpoint: Some("gateway.example.com:5871".into()),
             },
         },
@@ -156,6 +157,12 @@ pub fn ipam_storage() -> IpamStorage {
                 },
             )]
             .into(),
+            resting: [(
+                read("10.201.0.3"),
+                Resting { ip: read("10.0.0.7"), until: Time(read("2026-11-01T10:00:00Z")) },
+            )]
+            .into(),
+            writer: Some(Writer { holder: "one".into(), open: vec!["cluster-1-0".into()] }),
             nat_mappings_configured: [(read("cluster-1"), ConfiguredCluster {})].into(),
             pod_cidr: Some(read("10.200.0.0/16")),
             service_cidr: Some(read("10.96.0.0/12")),

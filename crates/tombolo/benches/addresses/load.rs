@@ -21,12 +21,30 @@ pub struct Load {
     /// How many peers they ask for, in turn: the clients for one peer ask for the same endpoints as
     /// those for another.
     pub peers: usize,
-    /// Where the endpoints begin.
-    pub first: usize,
 }
 
-/// Maps them all, and says how long that took.
-pub async fn map_all(control: &Control, load: Load) -> Result<Duration> {
+/// When each request was answered.
+pub struct Moments {
+    start: Instant,
+    all: Vec<Instant>,
+}
+
+impl Moments {
+    /// Until the last answer.
+    pub fn took(&self) -> Duration {
+        self.all[self.all.len() - 1] - self.start
+    }
+
+    /// How long every so many answers took.
+    pub fn steps(&self, every: usize) -> Vec<Duration> {
+        let ends = self.all.iter().skip(every - 1).step_by(every);
+        let begins = std::iter::once(&self.start).chain(ends.clone());
+        ends.zip(begins).map(|(end, begin)| *end - *begin).collect()
+    }
+}
+
+/// Maps them all.
+pub async fn map_all(control: &Control, load: Load) -> Result<Moments> {
     let mut clients = Vec::new();
     for _ in 0..load.clients {
         clients.push(control.client().await?);
@@ -35,18 +53,22 @@ pub async fn map_all(control: &Control, load: Load) -> Result<Duration> {
     let mut tasks = JoinSet::new();
     for (n, mut client) in clients.into_iter().enumerate() {
         let cluster_id = PEERS[n % load.peers].0;
-        let first = load.first + n / load.peers * load.each;
+        let first = n / load.peers * load.each;
         tasks.spawn(async move {
+            let mut answered = Vec::with_capacity(load.each);
             for endpoint in first..first + load.each {
                 let ip = u32::from(ENDPOINTS) + u32::try_from(endpoint)?;
                 let ip = Ipv4Addr::from(ip).to_string();
                 client.map_endpoint_ip(MapRequest { cluster_id: cluster_id.into(), ip }).await?;
+                answered.push(Instant::now());
             }
-            anyhow::Ok(())
+            anyhow::Ok(answered)
         });
     }
-    while let Some(done) = tasks.join_next().await {
-        done??;
+    let mut all = Vec::new();
+    while let Some(answered) = tasks.join_next().await {
+        all.extend(answered??);
     }
-    Ok(start.elapsed())
+    all.sort();
+    Ok(Moments { start, all })
 }

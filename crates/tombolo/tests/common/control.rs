@@ -56,6 +56,14 @@ pub async fn know_peers(side: &Side) {
     side.put::<IpamStorage>("liqo-networks", spec).await;
 }
 
+/// What a process has in memory, in MiB.
+pub fn memory(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("the kernel tells");
+    let kib: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib / 1024.0
+}
+
 impl Control {
     /// Starts the program, and waits until it answers.
     pub async fn start(side: &Side, program: &Path, name: &str) -> Self {

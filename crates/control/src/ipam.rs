@@ -2,21 +2,19 @@
 //! is given. Requests that come while one write is under way share the next.
 
 mod config;
+mod serve;
 mod service;
 mod store;
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use tokio::{
-    net::TcpListener,
-    sync::{mpsc, oneshot},
-};
-use tombolo_api::{Cidr, ClusterId, NatCidr, ipam::ipam_server::IpamServer, net::Subnets};
+use tokio::sync::{mpsc, oneshot};
+use tombolo_api::{Cidr, ClusterId, NatCidr, net::Subnets};
 use tombolo_core::ipam::{Ipam as State, IpamError};
 use tombolo_runtime::{chain::Chain, shutdown::Shutdown};
-use tonic::transport::{Server, server::TcpIncoming};
 use tracing::{info, warn};
 
+pub use self::serve::ServeError;
 use self::store::Store;
 use crate::context::Context;
 
@@ -82,28 +80,6 @@ impl Ipam {
         Ok(ipam)
     }
 
-    /// Answers over gRPC, until the end is asked for.
-    pub async fn serve(self, address: SocketAddr, shutdown: Shutdown) -> Result<(), ServeError> {
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| ServeError::Listen { address, source })?;
-        self.serve_on(listener, shutdown).await
-    }
-
-    /// The same, where somebody else listens already.
-    pub async fn serve_on(
-        self,
-        listener: TcpListener,
-        shutdown: Shutdown,
-    ) -> Result<(), ServeError> {
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        Server::builder()
-            .add_service(IpamServer::new(service::Service::new(self)))
-            .serve_with_incoming_shutdown(incoming, shutdown.asked_owned())
-            .await
-            .map_err(ServeError::Serve)
-    }
-
     /// The network from which endpoints that are no pods get their addresses.
     pub async fn external_cidr(&self) -> Result<Cidr, AskError> {
         self.ask(|state| state.external_cidr()).await
@@ -167,22 +143,6 @@ impl std::fmt::Debug for Ipam {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ipam").finish_non_exhaustive()
     }
-}
-
-/// The gRPC service ended too early.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// Somebody else is there.
-    #[error("listen on {address} for the address service")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// It broke.
-    #[error("serve the address service")]
-    Serve(#[source] tonic::transport::Error),
 }
 
 const QUEUE: usize = 4096;

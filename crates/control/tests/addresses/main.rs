@@ -4,4 +4,5 @@
 mod joining;
 mod mappings;
 mod names;
+mod served;
 mod side;

@@ -6,3 +6,4 @@ mod mappings;
 mod names;
 mod served;
 mod side;
+mod wrong_input;

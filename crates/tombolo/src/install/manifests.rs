@@ -200,6 +200,24 @@ mod tests {
     }
 
     #[test]
+    fn only_pods_of_the_cluster_ask_for_addresses() {
+        let all = objects(&values()).unwrap();
+        let policy = all.iter().find(|o| kind(o) == "NetworkPolicy").unwrap();
+        let rules = policy.data["spec"]["ingress"].as_array().unwrap();
+        let from = |port: u16| {
+            let has = |rule: &&serde_json::Value| {
+                rule["ports"].as_array().unwrap().iter().any(|it| it["port"] == port)
+            };
+            let found: Vec<_> = rules.iter().filter(has).map(|rule| rule["from"].clone()).collect();
+            assert_eq!(found.len(), 1, "{port}: {found:?}");
+            found[0].clone()
+        };
+        assert_eq!(from(6000), serde_json::json!([{"namespaceSelector": {}}]));
+        assert_eq!(from(9443), serde_json::Value::Null, "the API server may be anywhere");
+        assert_eq!(from(8080), serde_json::Value::Null, "a node is no pod");
+    }
+
+    #[test]
     fn the_webhook_leaves_its_certificate_to_the_controllers() {
         let all = objects(&values()).unwrap();
         let webhook = all.iter().find(|o| kind(o) == "MutatingWebhookConfiguration").unwrap();

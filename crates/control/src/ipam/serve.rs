@@ -7,7 +7,7 @@ use tombolo_api::ipam::{
     DESCRIPTORS,
     ipam_server::{IpamServer, SERVICE_NAME},
 };
-use tombolo_runtime::shutdown::Shutdown;
+use tombolo_runtime::lease::Leading;
 use tonic::transport::{Server, server::TcpIncoming};
 use tonic_health::{ServingStatus, server::health_reporter};
 
@@ -40,20 +40,21 @@ pub enum ServeError {
 }
 
 impl Ipam {
-    /// Answers over gRPC, until the end is asked for.
-    pub async fn serve(self, address: SocketAddr, shutdown: Shutdown) -> Result<(), ServeError> {
+    /// Answers over gRPC as long as this replica leads.
+    pub async fn serve(self, address: SocketAddr, leading: Leading) -> Result<(), ServeError> {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| ServeError::Listen { address, source })?;
-        self.serve_on(listener, shutdown).await
+        self.serve_on(listener, leading).await
     }
 
     /// The same, where somebody else listens already.
     pub async fn serve_on(
         self,
         listener: TcpListener,
-        shutdown: Shutdown,
+        leading: Leading,
     ) -> Result<(), ServeError> {
+        let shutdown = leading.shutdown.clone();
         let (health, health_service) = health_reporter();
         health.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
         let asked = shutdown.clone();
@@ -67,7 +68,8 @@ impl Ipam {
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()?;
-        let service = IpamServer::new(Service::new(self)).max_decoding_message_size(MAX_MESSAGE);
+        let service =
+            IpamServer::new(Service::new(self, leading)).max_decoding_message_size(MAX_MESSAGE);
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = Server::builder()
             .http2_keepalive_interval(Some(PING))

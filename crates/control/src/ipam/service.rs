@@ -15,17 +15,38 @@ use tombolo_api::{
     },
 };
 use tombolo_core::ipam::{Ipam as State, IpamError};
+use tombolo_runtime::lease::Leading;
 use tonic::{Code, Request, Response, Status};
 
 use super::{AskError, Ipam};
 
 pub(super) struct Service {
     ipam: Ipam,
+    leading: Leading,
 }
 
 impl Service {
-    pub(super) fn new(ipam: Ipam) -> Self {
-        Self { ipam }
+    pub(super) fn new(ipam: Ipam, leading: Leading) -> Self {
+        Self { ipam, leading }
+    }
+
+    /// What the state says, by the one who leads: one that was deposed neither begins to write nor
+    /// tells what may be old.
+    async fn ask<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        self.check_term()?;
+        let answer = self.ipam.ask(act).await.map_err(|error| status(&error));
+        self.check_term()?;
+        answer
+    }
+
+    fn check_term(&self) -> Result<(), Status> {
+        match self.leading.is_over() {
+            true => Err(Status::unavailable("this replica does not lead any more: try again")),
+            false => Ok(()),
+        }
     }
 
     async fn one<T: Send + 'static>(
@@ -34,11 +55,8 @@ impl Service {
         act: Act<T>,
     ) -> Result<T, Status> {
         let (cluster, ip) = parse(asked)?;
-        self.ipam
-            .ask(move |state| answer(state, &cluster, ip, act))
-            .await
-            .map_err(|error| status(&error))?
-            .map_err(|error| refused(&error))
+        let answer = self.ask(move |state| answer(state, &cluster, ip, act)).await?;
+        answer.map_err(|error| refused(&error))
     }
 
     /// All in one request to the owner of the state, so that they are stored together.
@@ -59,7 +77,7 @@ impl Service {
         let all = move |state: &mut State| {
             asked.into_iter().map(|asked| one(state, asked)).collect::<Vec<_>>()
         };
-        self.ipam.ask(all).await.map_err(|error| status(&error))
+        self.ask(all).await
     }
 }
 

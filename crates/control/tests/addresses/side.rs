@@ -21,7 +21,7 @@ use tombolo_control::{
     ipam::{Ipam, ServeError},
     network_config, replicator,
 };
-use tombolo_runtime::shutdown::Shutdown;
+use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
 use tonic::transport::{Channel, Endpoint};
 
@@ -94,7 +94,7 @@ impl Side {
         (ipam, shutdown)
     }
 
-    fn context(&self, shutdown: &Shutdown) -> Context {
+    pub fn context(&self, shutdown: &Shutdown) -> Context {
         Context::new(self.client.clone(), self.settings.clone(), shutdown.clone())
     }
 
@@ -120,7 +120,8 @@ impl Side {
 async fn serve(ipam: &Ipam, shutdown: &Shutdown) -> (Channel, JoinHandle<Result<(), ServeError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let ended = tokio::spawn(ipam.clone().serve_on(listener, shutdown.clone()));
+    let ended =
+        tokio::spawn(ipam.clone().serve_on(listener, Leading::alone(shutdown.clone())));
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
     (channel.connect().await.unwrap(), ended)
 }

@@ -6,7 +6,7 @@ use kube::api::ListParams;
 use tokio::{net::TcpListener, sync::OnceCell};
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::NatMapping};
 use tombolo_control::{context::Context, ipam::Ipam};
-use tombolo_runtime::shutdown::Shutdown;
+use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testing::Side;
 use tonic::transport::{Channel, Endpoint};
 
@@ -37,6 +37,6 @@ async fn serve(rome: &Side) -> (Ipam, SocketAddr) {
     let ipam = Ipam::start(&context).await.unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(ipam.clone().serve_on(listener, shutdown));
+    tokio::spawn(ipam.clone().serve_on(listener, Leading::alone(shutdown)));
     (ipam, address)
 }

@@ -16,7 +16,7 @@ use tombolo_runtime::{
 use crate::{
     context::{Context, MANAGER},
     foreign_cluster, identity,
-    ipam::Ipam,
+    ipam::{Ipam, certificates},
     namespace_map, namespace_offloading, network_config, offer, peering, replicator,
     shadow_endpoint_slice, shadow_pod, twin_namespace, webhook,
 };
@@ -50,7 +50,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let context = Arc::new(Context { shutdown: end.clone(), ..context });
     let ipam = Ipam::start(&context).await?;
-    let mut addresses = serve_addresses(ipam.clone(), leading);
+    let mut addresses = serve_addresses(&mut tasks, &context, ipam.clone(), leading);
     start(&mut tasks, &context, ipam);
     let ended = tokio::select! {
         () = end.asked() => Ok(()),
@@ -72,8 +72,18 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
 }
 
 /// The address service: the only one in the set.
-fn serve_addresses(ipam: Ipam, leading: Leading) -> JoinSet<()> {
-    let served = ipam.serve((Ipv4Addr::UNSPECIFIED, IPAM_PORT).into(), leading);
+fn serve_addresses(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    ipam: Ipam,
+    leading: Leading,
+) -> JoinSet<()> {
+    let tls = context.settings.ipam_mtls.then(|| {
+        let (serving, tls) = watch::channel(None);
+        tasks.spawn(certificates::keep(context.clone(), serving));
+        tls
+    });
+    let served = ipam.serve((Ipv4Addr::UNSPECIFIED, IPAM_PORT).into(), leading, tls);
     let mut addresses = JoinSet::new();
     addresses.spawn(async move {
         if let Err(error) = served.await {

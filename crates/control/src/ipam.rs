@@ -1,7 +1,10 @@
 //! The address service. One task owns what is known; every answer is in the API server before it
 //! is given. Requests that come while one write is under way share the next.
 
+mod authority;
+pub mod certificates;
 mod config;
+mod incoming;
 mod serve;
 mod service;
 mod store;

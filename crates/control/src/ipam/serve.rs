@@ -11,7 +11,7 @@ use tombolo_runtime::lease::Leading;
 use tonic::transport::{Server, server::TcpIncoming};
 use tonic_health::{ServingStatus, server::health_reporter};
 
-use super::{Ipam, service::Service};
+use super::{Ipam, certificates::Tls, incoming::incoming, service::Service};
 
 /// More than the largest batch takes.
 const MAX_MESSAGE: usize = 2 << 20;
@@ -40,12 +40,18 @@ pub enum ServeError {
 }
 
 impl Ipam {
-    /// Answers over gRPC as long as this replica leads.
-    pub async fn serve(self, address: SocketAddr, leading: Leading) -> Result<(), ServeError> {
+    /// Answers over gRPC as long as this replica leads: whoever asks or, with `tls`, only those who
+    /// show a certificate.
+    pub async fn serve(
+        self,
+        address: SocketAddr,
+        leading: Leading,
+        tls: Option<Tls>,
+    ) -> Result<(), ServeError> {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| ServeError::Listen { address, source })?;
-        self.serve_on(listener, leading).await
+        self.serve_on(listener, leading, tls).await
     }
 
     /// The same, where somebody else listens already.
@@ -53,6 +59,7 @@ impl Ipam {
         self,
         listener: TcpListener,
         leading: Leading,
+        tls: Option<Tls>,
     ) -> Result<(), ServeError> {
         let shutdown = leading.shutdown.clone();
         let (health, health_service) = health_reporter();
@@ -70,13 +77,23 @@ impl Ipam {
             .build_v1()?;
         let service =
             IpamServer::new(Service::new(self, leading)).max_decoding_message_size(MAX_MESSAGE);
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = Server::builder()
+        let router = Server::builder()
             .http2_keepalive_interval(Some(PING))
             .add_service(service)
             .add_service(health_service)
-            .add_service(reflection)
-            .serve_with_incoming_shutdown(incoming, end);
+            .add_service(reflection);
+        let server = async {
+            match tls {
+                Some(tls) => {
+                    let incoming = incoming(listener, tls);
+                    router.serve_with_incoming_shutdown(incoming, end).await
+                }
+                None => {
+                    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                    router.serve_with_incoming_shutdown(incoming, end).await
+                }
+            }
+        };
         // Whoever watches the health would be served for ever.
         let patience = async {
             shutdown.asked().await;

@@ -125,6 +125,6 @@ async fn serve(rome: &Side, leading: Leading) -> (SocketAddr, Ipam) {
     let ipam = Ipam::start(&rome.context(&leading.shutdown)).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(ipam.clone().serve_on(listener, leading));
+    tokio::spawn(ipam.clone().serve_on(listener, leading, None));
     (address, ipam)
 }

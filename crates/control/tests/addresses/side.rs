@@ -121,7 +121,7 @@ async fn serve(ipam: &Ipam, shutdown: &Shutdown) -> (Channel, JoinHandle<Result<
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let ended =
-        tokio::spawn(ipam.clone().serve_on(listener, Leading::alone(shutdown.clone())));
+        tokio::spawn(ipam.clone().serve_on(listener, Leading::alone(shutdown.clone()), None));
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
     (channel.connect().await.unwrap(), ended)
 }

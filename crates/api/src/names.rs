@@ -81,6 +81,16 @@ pub const IPAM_SERVICE: &str = "liqo-network-manager";
 /// Port of [`IPAM_SERVICE`].
 pub const IPAM_PORT: u16 = 6000;
 
+/// Label of the one pod of the controllers that leads, with the value [`LEADER`]: [`IPAM_SERVICE`]
+/// selects it.
+pub const LEADER_LABEL: &str = "liqo.io/leader";
+
+/// Value of [`LEADER_LABEL`].
+pub const LEADER: &str = "true";
+
+/// Label of a pod: the component that it runs, such as [`CONTROL_ACCOUNT`].
+pub const COMPONENT_LABEL: &str = "app.kubernetes.io/name";
+
 /// Secret, in [`NAMESPACE`], with the authority whose certificates [`IPAM_SERVICE`] and its clients
 /// show each other, if they do.
 pub const IPAM_AUTHORITY_SECRET: &str = "liqo-ipam-ca";

@@ -17,7 +17,7 @@ use crate::{
     context::{Context, MANAGER},
     foreign_cluster, identity,
     ipam::{Ipam, certificates},
-    namespace_map, namespace_offloading, network_config, offer, peering, replicator,
+    leader, namespace_map, namespace_offloading, network_config, offer, peering, replicator,
     shadow_endpoint_slice, shadow_pod, twin_namespace, webhook,
 };
 
@@ -50,8 +50,8 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let context = Arc::new(Context { shutdown: end.clone(), ..context });
     let ipam = Ipam::start(&context).await?;
-    let mut addresses = serve_addresses(&mut tasks, &context, ipam.clone(), leading);
-    start(&mut tasks, &context, ipam);
+    let mut addresses = serve_addresses(&mut tasks, &context, ipam.clone(), leading.clone());
+    start(&mut tasks, &context, ipam, leading);
     let ended = tokio::select! {
         () = end.asked() => Ok(()),
         Some(ended) = addresses.join_next() => ended,
@@ -94,7 +94,8 @@ fn serve_addresses(
 }
 
 /// Every controller, one task each.
-fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam) {
+fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam, leading: Leading) {
+    tasks.spawn(leader::run(context.clone(), leading));
     tasks.spawn(network_config::run(context.clone(), ipam));
     tasks.spawn(crate::health::run(context.clone()));
     tasks.spawn(namespace_map::run(context.clone()));

@@ -57,6 +57,8 @@ async fn installing_again_changes_nothing() {
     let before = versions().await;
     tombolo(rome, &["install"]).await;
     assert_eq!(before, versions().await);
+    let settings = get(rome, &["configmap", "-n", "liqo", "liqo-cluster"]).await;
+    assert_eq!(settings["data"]["IPAM_MTLS"], "true", "what was set stays");
     let config = get(rome, &["clusterconfig", "cluster"]).await;
     assert_eq!(config["spec"]["auth"]["emptyToken"], true, "what was set stays");
 }

@@ -5,6 +5,12 @@
 
 include!(concat!(env!("OUT_DIR"), "/_.rs"));
 
+/// How many requests a batch may have.
+pub const MAX_BATCH: usize = 10_000;
+
+/// `proto/ipam.proto` as a FileDescriptorSet, for those that ask a server what it serves.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ipam.descriptors"));
+
 #[cfg(test)]
 mod tests {
     use prost::Message as _;

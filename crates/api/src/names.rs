@@ -81,6 +81,26 @@ pub const IPAM_SERVICE: &str = "liqo-network-manager";
 /// Port of [`IPAM_SERVICE`].
 pub const IPAM_PORT: u16 = 6000;
 
+/// Label of the one pod of the controllers that leads, with the value [`LEADER`]: [`IPAM_SERVICE`]
+/// selects it.
+pub const LEADER_LABEL: &str = "liqo.io/leader";
+
+/// Value of [`LEADER_LABEL`].
+pub const LEADER: &str = "true";
+
+/// Label of a pod: the component that it runs, such as [`CONTROL_ACCOUNT`].
+pub const COMPONENT_LABEL: &str = "app.kubernetes.io/name";
+
+/// Secret, in [`NAMESPACE`], with the authority whose certificates [`IPAM_SERVICE`] and its clients
+/// show each other, if they do.
+pub const IPAM_AUTHORITY_SECRET: &str = "liqo-ipam-ca";
+
+/// Secret, in [`NAMESPACE`], with the certificate of [`IPAM_SERVICE`].
+pub const IPAM_SERVER_SECRET: &str = "liqo-ipam-server";
+
+/// Secret, in [`NAMESPACE`], with the certificate of the clients of [`IPAM_SERVICE`].
+pub const IPAM_CLIENT_SECRET: &str = "liqo-ipam-client";
+
 /// DNS-SD service by which clusters of a local network find each other's auth service.
 pub const MDNS_SERVICE: &str = "_liqo_auth._tcp.local";
 
@@ -234,6 +254,11 @@ pub const POD_FINISHED_ANNOTATION: &str = "liqo.io/pod-finished";
 
 /// Annotation of the pod of a ShadowPod: digest of what it was made of.
 pub const SHADOW_DIGEST_ANNOTATION: &str = "liqo.io/shadow-digest";
+
+/// Name by which clients of [`IPAM_SERVICE`] know it.
+pub fn ipam_host() -> String {
+    format!("{IPAM_SERVICE}.{NAMESPACE}.svc")
+}
 
 /// Name of the virtual node for a cluster. `taken` says which names nodes have that stand for
 /// something else.

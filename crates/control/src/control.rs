@@ -6,14 +6,18 @@ use anyhow::{Context as _, bail};
 use tokio::{sync::watch, task::JoinSet};
 use tombolo_api::names::{IPAM_PORT, NAMESPACE};
 use tombolo_runtime::{
-    chain::Chain, client, health, lease, settings::Settings, shutdown::Shutdown,
+    chain::Chain,
+    client, health,
+    lease::{self, Leading},
+    settings::Settings,
+    shutdown::Shutdown,
 };
 
 use crate::{
     context::{Context, MANAGER},
     foreign_cluster, identity,
-    ipam::Ipam,
-    namespace_map, namespace_offloading, network_config, offer, peering, replicator,
+    ipam::{Ipam, certificates},
+    leader, namespace_map, namespace_offloading, network_config, offer, peering, replicator,
     shadow_endpoint_slice, shadow_pod, twin_namespace, webhook,
 };
 
@@ -38,19 +42,27 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     ready.send_replace(true);
 
     let leading = lease::lead(client, NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
-    let context = Arc::new(Context { shutdown: leading.clone(), ..context });
-    let ipam = Ipam::start(&context).await?;
-    start(&mut tasks, &context, ipam);
-    tokio::select! {
-        () = leading.asked() => {}
-        Some(ended) = tasks.join_next() => {
-            ended.context("a controller has failed")?;
-            if !leading.is_asked() {
-                bail!("a controller has ended by itself");
-            }
-        }
+    let end = leading.shutdown.clone();
+    if end.is_asked() {
+        // It never led: what is stored is none of its business.
+        while tasks.join_next().await.is_some() {}
+        return Ok(());
     }
-    leading.ask();
+    let context = Arc::new(Context { shutdown: end.clone(), ..context });
+    let ipam = Ipam::start(&context).await?;
+    let mut addresses = serve_addresses(&mut tasks, &context, ipam.clone(), leading.clone());
+    start(&mut tasks, &context, ipam, leading);
+    let ended = tokio::select! {
+        () = end.asked() => Ok(()),
+        Some(ended) = addresses.join_next() => ended,
+        Some(ended) = tasks.join_next() => ended,
+    };
+    ended.context("a controller has failed")?;
+    if !end.is_asked() {
+        bail!("a controller has ended by itself");
+    }
+    // Whoever still asks is told, at least that another replica leads.
+    while addresses.join_next().await.is_some() {}
     while tasks.join_next().await.is_some() {
         if !shutdown.is_asked() {
             bail!("another replica leads: starting again");
@@ -59,15 +71,32 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every controller, one task each.
-fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam) {
-    tasks.spawn(network_config::run(context.clone(), ipam.clone()));
-    let addresses = ipam.serve((Ipv4Addr::UNSPECIFIED, IPAM_PORT).into(), context.shutdown.clone());
-    tasks.spawn(async move {
-        if let Err(error) = addresses.await {
+/// The address service: the only one in the set.
+fn serve_addresses(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    ipam: Ipam,
+    leading: Leading,
+) -> JoinSet<()> {
+    let tls = context.settings.ipam_mtls.then(|| {
+        let (serving, tls) = watch::channel(None);
+        tasks.spawn(certificates::keep(context.clone(), serving));
+        tls
+    });
+    let served = ipam.serve((Ipv4Addr::UNSPECIFIED, IPAM_PORT).into(), leading, tls);
+    let mut addresses = JoinSet::new();
+    addresses.spawn(async move {
+        if let Err(error) = served.await {
             tracing::error!("{}", Chain(&error));
         }
     });
+    addresses
+}
+
+/// Every controller, one task each.
+fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam, leading: Leading) {
+    tasks.spawn(leader::run(context.clone(), leading));
+    tasks.spawn(network_config::run(context.clone(), ipam));
     tasks.spawn(crate::health::run(context.clone()));
     tasks.spawn(namespace_map::run(context.clone()));
     tasks.spawn(namespace_offloading::run(context.clone()));

@@ -1,27 +1,26 @@
 //! The address service. One task owns what is known; every answer is in the API server before it
 //! is given. Requests that come while one write is under way share the next.
 
+mod authority;
+pub mod certificates;
 mod config;
+mod incoming;
 mod kept;
 mod owner;
+mod serve;
 mod service;
 mod store;
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use tokio::{
-    net::TcpListener,
-    sync::{mpsc, oneshot, watch},
-};
-use tombolo_api::{Cidr, ClusterId, NatCidr, ipam::ipam_server::IpamServer, net::Subnets};
+use tokio::sync::{mpsc, oneshot, watch};
+use tombolo_api::{Cidr, ClusterId, NatCidr, net::Subnets};
 use tombolo_core::ipam::{Ipam as State, IpamError};
-use tombolo_runtime::shutdown::Shutdown;
-use tonic::transport::{Server, server::TcpIncoming};
 use tracing::info;
 
-pub use self::store::StoreError;
 use self::{owner::Owner, store::Store};
+pub use self::{serve::ServeError, store::StoreError};
 use crate::context::Context;
 
 /// The address service, for whoever is in this process. Clones are the same service.
@@ -85,28 +84,6 @@ impl Ipam {
             shutdown.clone(),
         ));
         Ok(ipam)
-    }
-
-    /// Answers over gRPC, until the end is asked for.
-    pub async fn serve(self, address: SocketAddr, shutdown: Shutdown) -> Result<(), ServeError> {
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| ServeError::Listen { address, source })?;
-        self.serve_on(listener, shutdown).await
-    }
-
-    /// The same, where somebody else listens already.
-    pub async fn serve_on(
-        self,
-        listener: TcpListener,
-        shutdown: Shutdown,
-    ) -> Result<(), ServeError> {
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        Server::builder()
-            .add_service(IpamServer::new(service::Service::new(self)))
-            .serve_with_incoming_shutdown(incoming, shutdown.asked_owned())
-            .await
-            .map_err(ServeError::Serve)
     }
 
     /// The network from which endpoints that are no pods get their addresses.
@@ -177,22 +154,6 @@ impl std::fmt::Debug for Ipam {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ipam").finish_non_exhaustive()
     }
-}
-
-/// The gRPC service ended too early.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// Somebody else is there.
-    #[error("listen on {address} for the address service")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// It broke.
-    #[error("serve the address service")]
-    Serve(#[source] tonic::transport::Error),
 }
 
 const QUEUE: usize = 4096;

@@ -121,7 +121,7 @@ impl Gateway {
 
     async fn lead(&self, turn: &Shutdown) -> Shutdown {
         let name = &self.settings.pod_name;
-        lease::lead(self.client.clone(), NAMESPACE, GATEWAY_LEASE, name, turn).await
+        lease::lead(self.client.clone(), NAMESPACE, GATEWAY_LEASE, name, turn).await.shutdown
     }
 
     /// Waits until another gateway is active. As long as nobody can tell, for one because the API

@@ -33,7 +33,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
         let identity = &settings.pod_name;
         let leading =
             leadership::lead(client.clone(), NAMESPACE, MANAGER, identity, &shutdown).await;
-        serve(client.clone(), settings.clone(), leading).await?;
+        serve(client.clone(), settings.clone(), leading.shutdown).await?;
     }
     health.await??;
     Ok(())

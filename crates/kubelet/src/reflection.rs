@@ -2,6 +2,7 @@
 //! follows. One flow for each kind, namespace and peer; home watches are shared between peers.
 
 mod addresses;
+mod channel;
 mod flow;
 mod home;
 mod kind;
@@ -11,25 +12,25 @@ use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration}
 
 use tokio::{sync::OnceCell, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
-use tombolo_api::names::{IPAM_PORT, IPAM_SERVICE, NAMESPACE};
 use tombolo_runtime::chain::Chain;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tracing::{info, warn};
 
 use crate::peer::Peer;
 use addresses::Addresses;
+use channel::address_service;
 use flow::Flow;
 use kind::{ConfigMaps, EndpointSlices, Kind, Secrets, Services};
 
+pub use channel::address_service_at;
 pub use home::Homes;
 
-const CONNECT: Duration = Duration::from_secs(5);
-const PING: Duration = Duration::from_secs(4);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Reflects to one peer, until the end is asked for. The home watches other peers share.
 pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
-    run_with(peer, homes, address_service()).await;
+    let address_service = address_service(&peer.home, peer.settings.ipam_mtls);
+    run_with(peer, homes, address_service).await;
 }
 
 /// The same, with this address service.
@@ -87,15 +88,6 @@ async fn give_back(
         sleep(RETRY).await;
     }
     std::future::pending().await
-}
-
-/// The address service of this cluster; connected to when it is needed.
-fn address_service() -> Channel {
-    let uri = format!("http://{IPAM_SERVICE}.{NAMESPACE}.svc:{IPAM_PORT}");
-    let endpoint = Endpoint::from_shared(uri).expect("a name and a port make a URI");
-    // A connection to a process that is gone without a word is given up while a request waits.
-    let endpoint = endpoint.connect_timeout(CONNECT).http2_keep_alive_interval(PING);
-    endpoint.keep_alive_timeout(PING).connect_lazy()
 }
 
 /// Once they have ended they use nothing any more.

@@ -13,13 +13,39 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
 use tracing::{debug, info, warn};
 
 use crate::shutdown::Shutdown;
 
 const DURATION: Duration = Duration::from_secs(8);
 const RENEW: Duration = Duration::from_secs(2);
+
+/// What a leader has. Clones are the same leadership.
+#[derive(Clone, Debug)]
+pub struct Leading {
+    /// Asked for when the leadership is lost, and noticed to be lost.
+    pub shutdown: Shutdown,
+    /// When the lease was last renewed; None if there is nobody to share it with.
+    renewed: Option<watch::Receiver<Instant>>,
+}
+
+impl Leading {
+    /// One who shares the lead with nobody.
+    pub fn alone(shutdown: Shutdown) -> Self {
+        Self { shutdown, renewed: None }
+    }
+
+    /// Whether somebody else may lead, by this process's own clock. One that was frozen is told so
+    /// before it has noticed anything.
+    pub fn is_over(&self) -> bool {
+        let renewed = self.renewed.as_ref().map(|renewed| *renewed.borrow());
+        self.shutdown.is_asked() || renewed.is_some_and(|renewed| left(renewed).is_zero())
+    }
+}
 
 /// Waits until this process leads, and keeps leading. The result is asked to end when the
 /// leadership is lost, or with `shutdown`; the lease is then given back. A process that comes back
@@ -30,13 +56,13 @@ pub async fn lead(
     name: &str,
     identity: &str,
     shutdown: &Shutdown,
-) -> Shutdown {
+) -> Leading {
     let mut candidate = Candidate {
         api: Api::namespaced(client, namespace),
         name: name.to_owned(),
         identity: identity.to_owned(),
         seen: None,
-        renewed: Instant::now(),
+        renewed: watch::Sender::new(Instant::now()),
     };
     while !shutdown.is_asked() {
         match candidate.try_to_lead().await {
@@ -47,8 +73,9 @@ pub async fn lead(
         shutdown.or(sleep(RENEW / 2)).await;
     }
     info!(lease = name, identity, "leading");
-    let leading = shutdown.child();
-    tokio::spawn(candidate.keep(leading.clone()));
+    let shutdown = shutdown.child();
+    let leading = Leading { shutdown, renewed: Some(candidate.renewed.subscribe()) };
+    tokio::spawn(candidate.keep(leading.shutdown.clone()));
     leading
 }
 
@@ -58,7 +85,7 @@ struct Candidate {
     identity: String,
     seen: Option<Seen>,
     /// When the write that was answered was sent: whoever saw it saw it later.
-    renewed: Instant,
+    renewed: watch::Sender<Instant>,
 }
 
 /// A lease as it was found the last time, and since when it is like that.
@@ -89,9 +116,8 @@ impl Candidate {
         }
     }
 
-    /// For how long this one may take itself for the leader: not as long as others have to wait.
     fn left(&self) -> Duration {
-        (DURATION - RENEW).saturating_sub(self.renewed.elapsed())
+        left(*self.renewed.borrow())
     }
 
     async fn try_to_lead(&mut self) -> kube::Result<bool> {
@@ -104,7 +130,7 @@ impl Candidate {
             let asked = Instant::now();
             match self.take(found, &spec).await {
                 Ok(()) => {
-                    self.renewed = asked;
+                    self.renewed.send_replace(asked);
                     return Ok(true);
                 }
                 // Somebody was faster, maybe one who only annotates it.
@@ -164,6 +190,11 @@ impl Candidate {
         }
         Ok(())
     }
+}
+
+/// For how long one may take itself for the leader: not as long as others have to wait.
+fn left(renewed: Instant) -> Duration {
+    (DURATION - RENEW).saturating_sub(renewed.elapsed())
 }
 
 /// Whether `identity` may take a lease that has been like this for a while.

@@ -12,7 +12,10 @@ use kube::{
     Api,
     runtime::{reflector::Store, watcher},
 };
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
 use tracing::warn;
 
 use crate::{chain::Chain, shutdown::Shutdown};
@@ -25,6 +28,8 @@ pub use watches::Watches;
 pub struct Observer {
     bell: Arc<Notify>,
     watches: Vec<Held>,
+    /// When to look again though nothing has changed.
+    again: Option<Duration>,
 }
 
 impl Observer {
@@ -51,6 +56,11 @@ impl Observer {
         let index = watched.index().clone();
         self.watches.push(Held { changes: watched.changes(), _watched: watched });
         index
+    }
+
+    /// Time alone changes something, too: looks again after so long.
+    pub fn look_again_after(&mut self, period: Duration) {
+        self.again = Some(period);
     }
 
     /// Waits until all indexes have been filled once.
@@ -91,13 +101,16 @@ impl Observer {
                 match reconcile().await {
                     Ok(()) => {
                         delay = FIRST_RETRY;
-                        self.changed().await;
+                        match self.again {
+                            Some(period) => drop(timeout(period, self.changed()).await),
+                            None => self.changed().await,
+                        }
                     }
                     Err(error) => {
                         warn!(controller = name, retry_in = ?delay, "{}", Chain(&error));
                         // However much changes meanwhile, it is not tried all the time.
                         tokio::time::sleep(FIRST_RETRY).await;
-                        let _ = tokio::time::timeout(delay - FIRST_RETRY, self.changed()).await;
+                        let _ = timeout(delay - FIRST_RETRY, self.changed()).await;
                         delay = (delay * 2).min(LAST_RETRY);
                     }
                 }

@@ -27,6 +27,10 @@ pub struct Settings {
     #[arg(long, env = "SERVICE_CIDR")]
     pub service_cidr: Cidr,
 
+    /// Whether the address service and its clients show each other certificates
+    #[arg(long, env = "IPAM_MTLS", action = clap::ArgAction::Set, default_value_t = false)]
+    pub ipam_mtls: bool,
+
     /// Name of this pod
     #[arg(long, env = "POD_NAME", default_value = "tombolo")]
     pub pod_name: String,

@@ -71,7 +71,7 @@ async fn one_who_annotates_the_lease_deposes_nobody(client: &Client) {
             _ = eventually("it is renewed", &renewed, |now| *now != before) => {}
             ((), ()) = async { tokio::join!(annotate("one"), annotate("another")) } => {}
         }
-        assert!(!leading.is_asked(), "it still leads");
+        assert!(!leading.is_over(), "it still leads");
     }
     shutdown.ask();
 }

@@ -12,6 +12,7 @@ pub fn settings(name: &str, api_server: Ipv4Addr) -> Settings {
         api_server_url: format!("https://{api_server}:6443"),
         pod_cidr: "10.244.0.0/16".parse().expect("a network"),
         service_cidr: "10.96.0.0/16".parse().expect("a network"),
+        ipam_mtls: false,
         pod_name: "test".into(),
         pod_ip: Ipv4Addr::LOCALHOST.into(),
         node_name: String::new(),

@@ -1,6 +1,6 @@
 //! The address service over gRPC.
 
-use std::net::IpAddr;
+use std::{fmt::Display, net::IpAddr, str::FromStr};
 
 use jiff::Timestamp;
 use tombolo_api::{
@@ -9,23 +9,45 @@ use tombolo_api::{
         Failure, GetHomePodIpBatchRequest, GetHomePodIpBatchResponse, GetHomePodIpRequest,
         GetHomePodIpResponse, GetHomePodIpResult, GetRemotePodIpBatchRequest,
         GetRemotePodIpBatchResponse, GetRemotePodIpRequest, GetRemotePodIpResponse,
-        GetRemotePodIpResult, MapBatchRequest, MapBatchResponse, MapRequest, MapResponse,
-        MapResult, UnmapBatchRequest, UnmapBatchResponse, UnmapRequest, UnmapResponse, UnmapResult,
-        get_home_pod_ip_result, get_remote_pod_ip_result, ipam_server, map_result, unmap_result,
+        GetRemotePodIpResult, MAX_BATCH, MapBatchRequest, MapBatchResponse, MapRequest,
+        MapResponse, MapResult, UnmapBatchRequest, UnmapBatchResponse, UnmapRequest, UnmapResponse,
+        UnmapResult, get_home_pod_ip_result, get_remote_pod_ip_result, ipam_server, map_result,
+        unmap_result,
     },
 };
 use tombolo_core::ipam::{Ipam as State, IpamError};
+use tombolo_runtime::lease::Leading;
 use tonic::{Code, Request, Response, Status};
 
 use super::{AskError, Ipam};
 
 pub(super) struct Service {
     ipam: Ipam,
+    leading: Leading,
 }
 
 impl Service {
-    pub(super) fn new(ipam: Ipam) -> Self {
-        Self { ipam }
+    pub(super) fn new(ipam: Ipam, leading: Leading) -> Self {
+        Self { ipam, leading }
+    }
+
+    /// What the state says, by the one who leads: one that was deposed neither begins to write nor
+    /// tells what may be old.
+    async fn ask<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        self.check_term()?;
+        let answer = self.ipam.ask(act).await.map_err(|error| status(&error));
+        self.check_term()?;
+        answer
+    }
+
+    fn check_term(&self) -> Result<(), Status> {
+        match self.leading.is_over() {
+            true => Err(Status::unavailable("this replica does not lead any more: try again")),
+            false => Ok(()),
+        }
     }
 
     async fn one<T: Send + 'static>(
@@ -34,28 +56,29 @@ impl Service {
         act: Act<T>,
     ) -> Result<T, Status> {
         let (cluster, ip) = parse(asked)?;
-        self.ipam
-            .ask(move |state| act(state, &cluster, ip))
-            .await
-            .map_err(|error| status(&error))?
-            .map_err(|error| refused(&error))
+        let answer = self.ask(move |state| answer(state, &cluster, ip, act)).await?;
+        answer.map_err(|error| refused(&error))
     }
 
     /// All in one request to the owner of the state, so that they are stored together.
     async fn many<T: Send + 'static>(
         &self,
-        asked: impl Iterator<Item = (String, String)>,
+        asked: impl ExactSizeIterator<Item = (String, String)>,
         act: Act<T>,
     ) -> Result<Vec<Result<T, Status>>, Status> {
+        if asked.len() > MAX_BATCH {
+            let why = format!("requests: {} are too many, {MAX_BATCH} may be", asked.len());
+            return Err(Status::invalid_argument(why));
+        }
         let asked: Vec<_> = asked.map(parse).collect();
-        let answer = move |state: &mut State, one: Result<(ClusterId, IpAddr), Status>| {
-            let (cluster, ip) = one?;
-            act(state, &cluster, ip).map_err(|error| refused(&error))
+        let one = move |state: &mut State, asked: Result<(ClusterId, IpAddr), Status>| {
+            let (cluster, ip) = asked?;
+            answer(state, &cluster, ip, act).map_err(|error| refused(&error))
         };
         let all = move |state: &mut State| {
-            asked.into_iter().map(|one| answer(state, one)).collect::<Vec<_>>()
+            asked.into_iter().map(|asked| one(state, asked)).collect::<Vec<_>>()
         };
-        self.ipam.ask(all).await.map_err(|error| status(&error))
+        self.ask(all).await
     }
 }
 
@@ -154,8 +177,28 @@ impl ipam_server::Ipam for Service {
     }
 }
 
+/// Characters, more than a cluster id or an address has.
+const MAX_FIELD: usize = 80;
+
 type Answer<T> = Result<Response<T>, Status>;
 type Act<T> = fn(&mut State, &ClusterId, IpAddr) -> Result<T, IpamError>;
+
+/// The answer to whatever may be asked for this cluster and this address.
+fn answer<T>(
+    state: &mut State,
+    cluster: &ClusterId,
+    ip: IpAddr,
+    act: Act<T>,
+) -> Result<T, IpamError> {
+    let subnets = state.subnets(cluster);
+    let pods = subnets.and_then(|subnets| subnets.remote_pod_cidr);
+    let pods = pods.ok_or_else(|| IpamError::UnknownCluster(cluster.clone()))?;
+    if pods.net().network().is_ipv4() != ip.is_ipv4() {
+        let why = "it is of another family than the networks of that cluster";
+        return Err(IpamError::NotAnEndpoint { ip, why });
+    }
+    act(state, cluster, ip)
+}
 
 fn map(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, IpamError> {
     state.map_endpoint(cluster, ip, Timestamp::now()).map(|ip| ip.to_string())
@@ -175,10 +218,20 @@ fn home(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, Ip
 }
 
 fn parse((cluster, ip): (String, String)) -> Result<(ClusterId, IpAddr), Status> {
-    let wrong = |field: &str, why: String| Status::invalid_argument(format!("{field}: {why}"));
-    let cluster = cluster.parse().map_err(|error| wrong("clusterID", format!("{error}")))?;
-    let ip: IpAddr = ip.parse().map_err(|_| wrong("ip", format!("{ip:?} is not an address")))?;
+    let cluster = field("clusterID", &cluster, |_, error| format!("{error}"))?;
+    let ip: IpAddr = field("ip", &ip, |text, _| format!("{text:?} is not an address"))?;
     Ok((cluster, ip.to_canonical()))
+}
+
+fn field<T: FromStr<Err: Display>>(
+    name: &str,
+    text: &str,
+    why: impl Fn(&str, T::Err) -> String,
+) -> Result<T, Status> {
+    // What is longer is wrong anyway, and an error has to fit into a header.
+    let end = text.char_indices().nth(MAX_FIELD).map_or(text.len(), |(end, _)| end);
+    let text = &text[..end];
+    text.parse().map_err(|error| Status::invalid_argument(format!("{name}: {}", why(text, error))))
 }
 
 fn status(error: &AskError) -> Status {

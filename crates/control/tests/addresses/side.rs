@@ -8,6 +8,7 @@ use serde_json::json;
 use tokio::{
     net::TcpListener,
     sync::{Mutex, MutexGuard, OnceCell},
+    task::JoinHandle,
 };
 use tombolo_api::{
     Cidr,
@@ -15,10 +16,14 @@ use tombolo_api::{
     names,
     net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig},
 };
-use tombolo_control::{context::Context, ipam::Ipam, network_config, replicator};
-use tombolo_runtime::shutdown::Shutdown;
+use tombolo_control::{
+    context::Context,
+    ipam::{Ipam, ServeError},
+    network_config, replicator,
+};
+use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 /// One cluster.
 pub struct Side(tombolo_testing::Side);
@@ -67,11 +72,16 @@ impl Side {
     pub async fn serve(&self) -> (Ipam, IpamClient<Channel>, Shutdown) {
         let shutdown = Shutdown::new();
         let ipam = Ipam::start(&self.context(&shutdown)).await.unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(ipam.clone().serve_on(listener, shutdown.clone()));
-        let client = IpamClient::connect(format!("http://{address}")).await.unwrap();
-        (ipam, client, shutdown)
+        let (channel, _) = serve(&ipam, &shutdown).await;
+        (ipam, IpamClient::new(channel), shutdown)
+    }
+
+    /// The address service, a connection to it, its end, and what comes of it.
+    pub async fn serve_a_channel(&self) -> (Channel, Shutdown, JoinHandle<Result<(), ServeError>>) {
+        let shutdown = Shutdown::new();
+        let ipam = Ipam::start(&self.context(&shutdown)).await.unwrap();
+        let (channel, ended) = serve(&ipam, &shutdown).await;
+        (channel, shutdown, ended)
     }
 
     /// What joins networks.
@@ -84,7 +94,7 @@ impl Side {
         (ipam, shutdown)
     }
 
-    fn context(&self, shutdown: &Shutdown) -> Context {
+    pub fn context(&self, shutdown: &Shutdown) -> Context {
         Context::new(self.client.clone(), self.settings.clone(), shutdown.clone())
     }
 
@@ -114,6 +124,15 @@ impl Side {
         let all = mappings.iter().flat_map(|mapping| &mapping.spec.cluster_mappings);
         all.map(|(from, to)| (from.to_string(), to.to_string())).collect()
     }
+}
+
+async fn serve(ipam: &Ipam, shutdown: &Shutdown) -> (Channel, JoinHandle<Result<(), ServeError>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let ended =
+        tokio::spawn(ipam.clone().serve_on(listener, Leading::alone(shutdown.clone()), None));
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    (channel.connect().await.unwrap(), ended)
 }
 
 pub fn cidr(text: &str) -> Cidr {

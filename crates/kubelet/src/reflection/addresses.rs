@@ -12,12 +12,12 @@ use tokio::{sync::Mutex, time::timeout};
 use tombolo_api::{
     ClusterId,
     ipam::{
-        MapBatchRequest, MapRequest, UnmapBatchRequest, UnmapRequest, ipam_client::IpamClient,
-        map_result,
+        MAX_BATCH, MapBatchRequest, MapRequest, UnmapBatchRequest, UnmapRequest,
+        ipam_client::IpamClient, map_result, unmap_result,
     },
 };
 use tombolo_core::translate::Networks;
-use tonic::transport::Channel;
+use tonic::{Code, transport::Channel};
 
 /// How long the address service is waited for.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -34,6 +34,9 @@ pub enum Error {
     /// The address service does not take them.
     #[error("give {0} addresses in cluster {1} back to the address service")]
     GiveBack(usize, ClusterId, #[source] Box<tonic::Status>),
+    /// The address service does not take one of them.
+    #[error("the address service does not take {0} in cluster {1} back: {2}")]
+    Kept(IpAddr, ClusterId, String),
     /// The address service hangs, or is out of reach.
     #[error("the address service does not answer within {} s", LIMIT.as_secs())]
     Late,
@@ -123,9 +126,19 @@ impl Addresses {
             let known = self.known();
             (known.unnamed(wanted), known.networks)
         };
-        if missing.is_empty() {
-            return Ok(());
+        let mut outcome = Ok(());
+        for missing in missing.chunks(MAX_BATCH) {
+            outcome = outcome.and(self.map_batch(missing, networks).await?);
         }
+        outcome
+    }
+
+    /// Fails when there is no answer; the answer may hold failures.
+    async fn map_batch(
+        &self,
+        missing: &[IpAddr],
+        networks: Option<Networks>,
+    ) -> Result<Result<(), Error>, Error> {
         let request =
             |ip: &IpAddr| MapRequest { cluster_id: self.cluster.to_string(), ip: ip.to_string() };
         let batch = MapBatchRequest { requests: missing.iter().map(request).collect() };
@@ -147,28 +160,50 @@ impl Addresses {
             };
             outcome = outcome.and(Err(Error::Refused(*ip, self.cluster.clone(), why)));
         }
-        outcome
+        Ok(outcome)
     }
 
     async fn unmap(&self) -> Result<(), Error> {
-        let unused = self.known().unused.clone();
-        if unused.is_empty() {
-            return Ok(());
+        let unused: Vec<_> = self.known().unused.iter().copied().collect();
+        let mut outcome = Ok(());
+        for unused in unused.chunks(MAX_BATCH) {
+            outcome = outcome.and(self.unmap_batch(unused).await?);
         }
+        outcome
+    }
+
+    async fn unmap_batch(&self, unused: &[IpAddr]) -> Result<Result<(), Error>, Error> {
         let request =
             |ip: &IpAddr| UnmapRequest { cluster_id: self.cluster.to_string(), ip: ip.to_string() };
         let batch = UnmapBatchRequest { requests: unused.iter().map(request).collect() };
         let answer = self.service.clone().unmap_endpoint_ip_batch(batch).await;
-        answer.map_err(|status| {
+        let answer = answer.map_err(|status| {
             Error::GiveBack(unused.len(), self.cluster.clone(), Box::new(status))
         })?;
-        self.known().unused.retain(|ip| !unused.contains(ip));
-        Ok(())
+        let mut outcome = Ok(());
+        for (ip, result) in unused.iter().zip(answer.into_inner().results) {
+            match result.result {
+                Some(unmap_result::Result::Failure(failure)) if !is_unmapped(failure.code) => {
+                    let error = Error::Kept(*ip, self.cluster.clone(), failure.message);
+                    outcome = outcome.and(Err(error));
+                }
+                _ => {
+                    self.known().unused.remove(ip);
+                }
+            }
+        }
+        Ok(outcome)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a refusal says that there is no mapping: none in a cluster that is not known, none of
+/// what can't be mapped.
+fn is_unmapped(code: i32) -> bool {
+    matches!(Code::from_i32(code), Code::NotFound | Code::InvalidArgument)
 }
 
 impl Known {

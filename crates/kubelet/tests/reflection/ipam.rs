@@ -1,12 +1,22 @@
 //! Rome's address service.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
 use kube::api::ListParams;
-use tokio::{net::TcpListener, sync::OnceCell};
+use tokio::{
+    net::TcpListener,
+    sync::{OnceCell, watch},
+    task::JoinHandle,
+};
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::NatMapping};
-use tombolo_control::{context::Context, ipam::Ipam};
-use tombolo_runtime::shutdown::Shutdown;
+use tombolo_control::{
+    context::Context,
+    ipam::{Ipam, ServeError, certificates},
+};
+use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testing::Side;
 use tonic::transport::{Channel, Endpoint};
 
@@ -24,6 +34,31 @@ pub async fn client(rome: &Side, cluster: &ClusterId) -> Channel {
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
 }
 
+/// The same service for those who show a certificate, until it is ended.
+pub async fn serve_secured(rome: &Side, listener: TcpListener) -> Secured {
+    let (ipam, _) = SERVICE.get_or_init(async || serve(rome).await).await;
+    let shutdown = Shutdown::new();
+    let context = Context::new(rome.client.clone(), rome.settings.clone(), shutdown.clone());
+    let (serving, tls) = watch::channel(None);
+    tokio::spawn(certificates::keep(Arc::new(context), serving));
+    let leading = Leading::alone(shutdown.clone());
+    let served = tokio::spawn(ipam.clone().serve_on(listener, leading, Some(tls)));
+    Secured { shutdown, served }
+}
+
+/// One who serves those who show a certificate.
+pub struct Secured {
+    shutdown: Shutdown,
+    served: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Secured {
+    pub async fn end(self) {
+        self.shutdown.ask();
+        self.served.await.unwrap().unwrap();
+    }
+}
+
 /// Whether the gateway is told of an address.
 pub async fn is_mapped(rome: &Side, ip: &str) -> bool {
     let mappings = rome.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
@@ -37,6 +72,6 @@ async fn serve(rome: &Side) -> (Ipam, SocketAddr) {
     let ipam = Ipam::start(&context).await.unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(ipam.clone().serve_on(listener, shutdown));
+    tokio::spawn(ipam.clone().serve_on(listener, Leading::alone(shutdown), None));
     (ipam, address)
 }

@@ -1,6 +1,7 @@
 //! Reflection between two real API servers: what is in a home namespace is in its twin, follows,
 //! is put right and goes.
 
+mod certificates;
 mod ipam;
 mod shop;
 

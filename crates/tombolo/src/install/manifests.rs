@@ -16,6 +16,8 @@ pub struct Values {
     pub api_server_url: String,
     pub pod_cidr: Cidr,
     pub service_cidr: Cidr,
+    /// Whether the address service and its clients show each other certificates.
+    pub ipam_mtls: bool,
     /// What the ClusterConfig should say; None leaves it alone.
     pub empty_token: Option<bool>,
 }
@@ -81,12 +83,13 @@ fn render(
     values: &Values,
 ) -> Result<Vec<DynamicObject>> {
     let settings = format!(
-        "{} {} {} {} {}",
+        "{} {} {} {} {} {}",
         values.cluster_name,
         values.cluster_id,
         values.api_server_url,
         values.pod_cidr,
-        values.service_cidr
+        values.service_cidr,
+        values.ipam_mtls
     );
     let rendered = environment.get_template(name).and_then(|template| {
         template.render(context! {
@@ -96,6 +99,7 @@ fn render(
             api_server_url => values.api_server_url.as_str(),
             pod_cidr => values.pod_cidr.to_string(),
             service_cidr => values.service_cidr.to_string(),
+            ipam_mtls => values.ipam_mtls.to_string(),
             // A change of these has to start the pods anew.
             settings,
         })
@@ -140,6 +144,7 @@ mod tests {
             api_server_url: "https://192.0.2.1:6443".into(),
             pod_cidr: "10.244.0.0/16".parse().unwrap(),
             service_cidr: "10.96.0.0/16".parse().unwrap(),
+            ipam_mtls: false,
             empty_token: Some(true),
         }
     }
@@ -197,6 +202,24 @@ mod tests {
             let affinity = workload.data["spec"]["template"]["spec"]["affinity"].to_string();
             assert!(affinity.contains("virtual-node"), "{affinity}");
         }
+    }
+
+    #[test]
+    fn only_pods_of_the_cluster_ask_for_addresses() {
+        let all = objects(&values()).unwrap();
+        let policy = all.iter().find(|o| kind(o) == "NetworkPolicy").unwrap();
+        let rules = policy.data["spec"]["ingress"].as_array().unwrap();
+        let from = |port: u16| {
+            let has = |rule: &&serde_json::Value| {
+                rule["ports"].as_array().unwrap().iter().any(|it| it["port"] == port)
+            };
+            let found: Vec<_> = rules.iter().filter(has).map(|rule| rule["from"].clone()).collect();
+            assert_eq!(found.len(), 1, "{port}: {found:?}");
+            found[0].clone()
+        };
+        assert_eq!(from(6000), serde_json::json!([{"namespaceSelector": {}}]));
+        assert_eq!(from(9443), serde_json::Value::Null, "the API server may be anywhere");
+        assert_eq!(from(8080), serde_json::Value::Null, "a node is no pod");
     }
 
     #[test]

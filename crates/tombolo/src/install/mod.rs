@@ -43,6 +43,9 @@ pub struct Arguments {
     /// Whether other clusters get an identity here without a token
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub empty_token: Option<bool>,
+    /// Whether the address service answers only clients with a certificate of this cluster
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub ipam_mtls: Option<bool>,
     /// The image of the components
     #[arg(long, default_value = "localhost/tombolo:dev")]
     pub image: String,
@@ -185,6 +188,12 @@ async fn values(
         Err(error) if is_missing(&error) => None,
         other => other.context("read ClusterConfig cluster")?,
     };
+    let ipam_mtls = match arguments.ipam_mtls {
+        Some(wanted) => wanted,
+        None => settings(client).await?.is_some_and(|earlier| {
+            earlier.data.is_some_and(|data| data.get("IPAM_MTLS").is_some_and(|it| it == "true"))
+        }),
+    };
     Ok(Values {
         image: arguments.image.clone(),
         cluster_name: cluster_name(arguments, connection).await?,
@@ -196,6 +205,7 @@ async fn values(
         )?,
         pod_cidr: pods.cidr,
         service_cidr: services.cidr,
+        ipam_mtls,
         // What somebody has set since stays as it is, unless told otherwise.
         empty_token: match (arguments.empty_token, configured) {
             (None, Some(_)) => None,

@@ -32,7 +32,8 @@ async fn installing_again_changes_nothing() {
     let story = story().await;
     let rome = story.rome();
     let versions = async || {
-        let kinds = "deployments,daemonsets,services,configmaps,serviceaccounts,roles,rolebindings";
+        let kinds = "deployments,daemonsets,services,configmaps,serviceaccounts,roles,rolebindings,\
+                     networkpolicies";
         let mut all = list(rome, &[kinds, "-n", "liqo"]).await;
         all.extend(
             list(
@@ -56,8 +57,21 @@ async fn installing_again_changes_nothing() {
     let before = versions().await;
     tombolo(rome, &["install"]).await;
     assert_eq!(before, versions().await);
+    let settings = get(rome, &["configmap", "-n", "liqo", "liqo-cluster"]).await;
+    assert_eq!(settings["data"]["IPAM_MTLS"], "true", "what was set stays");
     let config = get(rome, &["clusterconfig", "cluster"]).await;
     assert_eq!(config["spec"]["auth"]["emptyToken"], true, "what was set stays");
+}
+
+#[tokio::test]
+async fn only_pods_of_the_cluster_ask_for_addresses() {
+    let story = story().await;
+    for cluster in story.bed.clusters() {
+        let policy = get(cluster, &["networkpolicy", "-n", "liqo", "liqo-control"]).await;
+        let rules = policy["spec"]["ingress"].as_array().unwrap();
+        let addresses = rules.iter().find(|rule| rule["ports"][0]["port"] == 6000).unwrap();
+        assert_eq!(addresses["from"], serde_json::json!([{ "namespaceSelector": {} }]));
+    }
 }
 
 #[tokio::test]

@@ -4,8 +4,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod addresses;
 mod bad_input;
 mod failures;
+mod grpc;
 mod installed;
 mod objects;
 mod peered;

@@ -52,8 +52,12 @@ async fn tell() -> Story {
     let specs = ["rome", "milan"].map(ClusterSpec::new);
     let bed = common::bed("first-light", specs).start().await.expect("the clusters start");
     let before = Before::of(&bed).await;
-    common::install(&bed, &["--empty-token"]).await;
-    let rome = bed.cluster("rome");
+    let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
+    // The address service is asked as its clients can be told to: with certificates and without.
+    tokio::join!(
+        tombolo(rome, &["install", "--empty-token", "--ipam-mtls"]),
+        tombolo(milan, &["install", "--empty-token"]),
+    );
     let found = async || rome.kubectl(&["get", "foreigncluster", "milan"]).await;
     within(SOON, "rome finds milan", found, Result::is_ok).await;
     tombolo(rome, &["peer", "milan"]).await;

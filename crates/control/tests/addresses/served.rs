@@ -1,0 +1,64 @@
+//! What gRPC clients find beside the address service: whether it serves, and what it looks like.
+
+use tokio_stream::StreamExt as _;
+use tonic_health::{
+    ServingStatus,
+    pb::{HealthCheckRequest, health_client::HealthClient},
+};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+
+use crate::side::Side;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_health_says_whether_it_serves() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (channel, service, ended) = rome.serve_a_channel().await;
+    let mut health = HealthClient::new(channel);
+    let mut watches = Vec::new();
+    for name in ["", "ipam"] {
+        let request = HealthCheckRequest { service: name.into() };
+        let now = health.check(request.clone()).await.unwrap().into_inner().status;
+        assert_eq!(now, ServingStatus::Serving as i32, "{name:?}");
+        watches.push(health.watch(request).await.unwrap().into_inner());
+    }
+    let other = HealthCheckRequest { service: "other".into() };
+    assert_eq!(health.check(other).await.unwrap_err().code(), tonic::Code::NotFound);
+    service.ask();
+    for watch in &mut watches {
+        let mut last = None;
+        while last != Some(ServingStatus::NotServing as i32) {
+            last = Some(watch.next().await.expect("it is told").unwrap().status);
+        }
+    }
+    // Those who watch do not keep it from ending.
+    ended.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_can_ask_what_there_is() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (channel, service, _) = rome.serve_a_channel().await;
+    let mut reflection = ServerReflectionClient::new(channel);
+    let mut ask = async |request| {
+        let request =
+            ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+        let answers = reflection.server_reflection_info(tokio_stream::once(request)).await;
+        let answer = answers.unwrap().into_inner().next().await.expect("an answer").unwrap();
+        answer.message_response.expect("a message")
+    };
+    let listed = ask(MessageRequest::ListServices(String::new())).await;
+    let MessageResponse::ListServicesResponse(listed) = listed else { panic!("{listed:?}") };
+    let names: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
+    for name in ["ipam", "grpc.health.v1.Health"] {
+        assert!(names.iter().any(|it| it == name), "{name} is not in {names:?}");
+    }
+    let file = ask(MessageRequest::FileContainingSymbol("ipam".into())).await;
+    let MessageResponse::FileDescriptorResponse(file) = file else { panic!("{file:?}") };
+    let file = file.file_descriptor_proto.concat();
+    let is_in = |name: &str| file.windows(name.len()).any(|part| part == name.as_bytes());
+    assert!(is_in("MapEndpointIP") && is_in("GetRemotePodIPBatch"));
+    service.ask();
+}

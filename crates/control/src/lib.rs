@@ -11,7 +11,7 @@ pub mod foreign_cluster;
 pub mod health;
 pub mod identity;
 pub mod ipam;
-mod leader;
+pub mod leader;
 pub mod namespace_map;
 pub mod namespace_offloading;
 pub mod network_config;

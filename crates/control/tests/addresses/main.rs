@@ -4,6 +4,7 @@
 mod certificates;
 mod frozen;
 mod joining;
+mod leader;
 mod mappings;
 mod names;
 mod served;

@@ -308,6 +308,13 @@ mod tests {
         assert_eq!(known.unnamed(&set(&["10.0.0.1"])), [ip], "it may have been given back");
     }
 
+    #[test]
+    fn what_is_not_mapped_there_is_given_back() {
+        assert!(is_unmapped(Code::NotFound.into()), "nobody knows that cluster any more");
+        assert!(is_unmapped(Code::InvalidArgument.into()), "it could not be mapped either");
+        assert!(!is_unmapped(Code::Unavailable.into()));
+    }
+
     #[tokio::test]
     async fn a_service_that_does_not_answer_holds_nobody_up() {
         let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Cidr, ClusterId, NatCidr,
@@ -71,9 +71,10 @@ pub struct IpamStorageSpec {
     pub external_cidr: Option<Cidr>,
 
     /// Addresses given to endpoints that are not pods of this cluster, by the endpoint's own
-    /// address.
-    #[schemars(schema_with = "endpoint_mappings")]
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// address. Each is an `ip` of this cluster's external network and, as keys of
+    /// `clusterMappings`, the ids of the clusters to which the endpoint is reflected.
+    #[schemars(schema_with = "unchecked")]
+    #[serde(default, deserialize_with = "readable", skip_serializing_if = "BTreeMap::is_empty")]
     pub endpoint_mappings: BTreeMap<IpAddr, EndpointMapping>,
 
     /// Addresses of the external network that no endpoint has any more, and that no other one gets
@@ -244,49 +245,25 @@ fn resting(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// One rule for the whole map, not one for each entry: it is evaluated at every mapping made.
-fn endpoint_mappings(_: &mut SchemaGenerator) -> Schema {
+/// Not checked by the API server, which would take as long for that as for all else, at every mapping
+/// made. Nobody but the address service writes it.
+fn unchecked(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
-        "additionalProperties": {
-            "type": "object",
-            "required": ["ip", "clusterMappings"],
-            "properties": {
-                "ip": {
-                    "description": "An address of this cluster's external network.",
-                    "type": "string",
-                    "maxLength": 45,
-                },
-                "clusterMappings": {
-                    "description": "The clusters to which the endpoint is reflected, by their ids.",
-                    "type": "object",
-                    "additionalProperties": { "type": "object" },
-                    "maxProperties": 512,
-                    "x-kubernetes-map-type": "atomic",
-                },
-            },
-        },
-        "maxProperties": 1024,
+        "x-kubernetes-preserve-unknown-fields": true,
         "x-kubernetes-map-type": "atomic",
-        "x-kubernetes-validations": [
-            rule(
-                &format!(
-                    "self.all(from, {} && isIP(self[from].ip))",
-                    is_canonical_ip("from")
-                ),
-                "every key must be an address in its usual form, such as 10.0.0.5 or 2001:db8::5, \
-                 and every ip an address",
-            ),
-            rule(
-                &format!(
-                    "self.all(from, self[from].clusterMappings.all(id, {}))",
-                    is_cluster_id("id")
-                ),
-                "every key of clusterMappings must be a cluster id: lower-case letters, digits \
-                 and '-'",
-            ),
-        ],
     })
+}
+
+/// What can be read of it: an entry that somebody has spoiled is no reason to lose the others.
+fn readable<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<IpAddr, EndpointMapping>, D::Error> {
+    let all = BTreeMap::<String, serde_json::Value>::deserialize(deserializer)?;
+    let read = |(ip, mapping): (String, serde_json::Value)| {
+        Some((ip.parse().ok()?, serde_json::from_value(mapping).ok()?))
+    };
+    Ok(all.into_iter().filter_map(read).collect())
 }
 
 #[cfg(test)]
@@ -315,5 +292,20 @@ mod tests {
         let mapping = &spec.endpoint_mappings[&from];
         assert_eq!(mapping.ip.to_string(), "192.168.0.45");
         assert_eq!(mapping.cluster_mappings.len(), 1);
+    }
+
+    #[test]
+    fn what_can_not_be_read_of_the_mappings_is_left_out() {
+        let spec: IpamStorageSpec = serde_json::from_str(
+            r#"{"endpointMappings": {
+                "10.1.0.5": {"ip": "192.168.0.45", "clusterMappings": {"cluster-1": {}}},
+                "ten": {"ip": "192.168.0.46", "clusterMappings": {"cluster-1": {}}},
+                "10.1.0.6": {"ip": 7},
+                "10.1.0.7": {"ip": "192.168.0.47", "clusterMappings": {"Not An Id": {}}}
+            }}"#,
+        )
+        .unwrap();
+        let read: Vec<_> = spec.endpoint_mappings.keys().map(IpAddr::to_string).collect();
+        assert_eq!(read, ["10.1.0.5"]);
     }
 }

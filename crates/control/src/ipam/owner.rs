@@ -23,7 +23,7 @@ pub(super) type Request = Box<dyn FnOnce(&mut State) -> Reply + Send>;
 type Reply = Box<dyn FnOnce(bool) + Send>;
 
 const RELOAD_RETRY: Duration = Duration::from_millis(500);
-/// For how long those who were answered together are waited for, so that they share a write again.
+/// For how long those who were just answered are waited for, so that all share one write.
 const GATHER: Duration = Duration::from_millis(2);
 /// How many addresses that have rested are freed at a time, and how long after the first of them.
 const WAKE: usize = 1024;
@@ -55,9 +55,9 @@ impl Owner {
     /// Answers until the end is asked for, or until another process writes.
     pub(super) async fn run(mut self) {
         let shutdown = self.shutdown.clone();
-        let mut together = 1;
-        while let Some(Some(mut replies)) = shutdown.or(self.next(together)).await {
-            together = replies.len();
+        let mut answered = 0;
+        while let Some(Some(mut replies)) = shutdown.or(self.next(answered)).await {
+            answered = replies.len();
             let stored = self.store.write(&mut self.state).await;
             if let Err(error) = &stored {
                 warn!("the addresses in use could not be stored: {}", Chain(error));
@@ -72,8 +72,9 @@ impl Owner {
     }
 
     /// Waits for something to do, and does it: all that is asked for by now, and what those ask for
-    /// who were answered together and ask again at once. Nothing when there is nobody who could ask.
-    async fn next(&mut self, together: usize) -> Option<Vec<Reply>> {
+    /// who were just answered and ask again at once. Nothing when there is nobody who could ask.
+    async fn next(&mut self, answered: usize) -> Option<Vec<Reply>> {
+        let expected = answered + self.inbox.len();
         let mut replies = Vec::new();
         tokio::select! {
             request = self.inbox.recv() => replies.push(request?(&mut self.state)),
@@ -84,7 +85,7 @@ impl Owner {
             while let Ok(request) = self.inbox.try_recv() {
                 replies.push(request(&mut self.state));
             }
-            if replies.len() >= together {
+            if replies.len() >= expected {
                 return Some(replies);
             }
             match timeout_at(end, self.inbox.recv()).await {

@@ -18,9 +18,6 @@ pub struct Load {
     pub clients: usize,
     /// Requests of each client.
     pub each: usize,
-    /// How many peers they ask for, in turn: the clients for one peer ask for the same endpoints as
-    /// those for another.
-    pub peers: usize,
 }
 
 /// When each request was answered.
@@ -52,8 +49,8 @@ pub async fn map_all(control: &Control, load: Load) -> Result<Moments> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for (n, mut client) in clients.into_iter().enumerate() {
-        let cluster_id = PEERS[n % load.peers].0;
-        let first = n / load.peers * load.each;
+        let cluster_id = PEERS[0].0;
+        let first = n * load.each;
         tasks.spawn(async move {
             let mut answered = Vec::with_capacity(load.each);
             for endpoint in first..first + load.each {

@@ -52,7 +52,7 @@ pub async fn know_peers(side: &Side) {
         });
         subnets.insert(id.to_owned(), of_peer);
     }
-    let spec = json!({ "spec": { "clusterSubnets": subnets, "externalCIDR": "10.128.0.0/16" } });
+    let spec = json!({ "spec": { "clusterSubnets": subnets, "externalCIDR": "10.128.0.0/15" } });
     side.put::<IpamStorage>("liqo-networks", spec).await;
 }
 

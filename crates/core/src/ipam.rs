@@ -17,7 +17,10 @@ use tombolo_api::{
     net::{IpamStorage, NatMapping, Subnets},
 };
 
-use self::{external::External, pool::Taken};
+use self::{
+    external::{External, Rest},
+    pool::Taken,
+};
 pub use self::{
     external::{PART_SIZE, REST},
     parts::{Changes, NETWORKS, NotAPart, Part, WRITER},
@@ -135,6 +138,9 @@ impl Ipam {
         let is_alone = subnets.clone().next().is_none();
         let external_cidr = match stored {
             Some(cidr) if pool::is_external(cidr, &config, is_alone) => cidr,
+            Some(cidr) if pool::is_external(cidr, &config, false) => {
+                pool::choose_external(&config).unwrap_or(cidr)
+            }
             _ => pool::choose_external(&config)?,
         };
         let mut ipam = Self {
@@ -164,17 +170,19 @@ impl Ipam {
                 let clusters: Vec<_> =
                     mapping.cluster_mappings.keys().filter(known).cloned().collect();
                 if clusters.is_empty() {
-                    resting.push((*ip, ExternalIp(mapping.ip), latest, part.cluster.clone()));
+                    let rest = Rest { until: latest, after: part.cluster.clone() };
+                    resting.push((*ip, ExternalIp(mapping.ip), rest));
                 }
                 self.external.restore(*ip, ExternalIp(mapping.ip), clusters);
             }
             for (external, rests) in &spec.resting {
                 let until = rests.until.0.min(latest);
-                resting.push((rests.ip, ExternalIp(*external), until, part.cluster.clone()));
+                let rest = Rest { until, after: part.cluster.clone() };
+                resting.push((rests.ip, ExternalIp(*external), rest));
             }
         }
-        for (ip, external, until, after) in resting {
-            self.external.restore_resting(ip, external, until, &after);
+        for (ip, external, rest) in resting {
+            self.external.restore_resting(ip, external, rest);
         }
     }
 
@@ -183,15 +191,29 @@ impl Ipam {
     pub fn configure(&mut self, config: Config) -> Result<(), IpamError> {
         let before = self.networks_storage();
         self.config = config;
-        let is_alone = self.clusters.is_empty();
-        let chosen = if pool::is_external(self.external_cidr(), &self.config, is_alone) {
-            Ok(())
-        } else {
-            pool::choose_external(&self.config)
-                .map(|network| self.external = External::new(network))
-        };
+        let settled = self.settle_external();
         self.changes.networks |= self.networks_storage() != before;
-        chosen
+        settled
+    }
+
+    /// Chooses another external network where this one can't be it any more.
+    fn settle_external(&mut self) -> Result<(), IpamError> {
+        let is_alone = self.clusters.is_empty();
+        if !pool::is_external(self.external_cidr(), &self.config, is_alone) {
+            self.move_external(pool::choose_external(&self.config)?);
+        }
+        Ok(())
+    }
+
+    /// Nobody uses the external network: what rests in it does so in the new one, where it is there.
+    fn move_external(&mut self, network: Cidr) {
+        let before = std::mem::replace(&mut self.external, External::new(network));
+        for (part, external, given) in before.all() {
+            self.changes.parts.insert(part);
+            if let Some(rest) = &given.rest {
+                self.external.restore_resting(given.ip, external, rest.clone());
+            }
+        }
     }
 
     /// What was given from outside.

@@ -169,6 +169,10 @@ pub struct Writer {
     /// The process.
     pub holder: String,
 
+    /// How often it has made sure that no other one writes.
+    #[serde(default)]
+    pub claims: u32,
+
     /// Names of the objects that it may be writing to. It says so before it does: whoever writes
     /// next makes sure that the writes of this one to these objects fail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -162,7 +162,11 @@ pub fn ipam_storage() -> IpamStorage {
                 Resting { ip: read("10.0.0.7"), until: Time(read("2026-11-01T10:00:00Z")) },
             )]
             .into(),
-            writer: Some(Writer { holder: "one".into(), open: vec!["cluster-1-0".into()] }),
+            writer: Some(Writer {
+                holder: "one".into(),
+                claims: 1,
+                open: vec!["cluster-1-0".into()],
+            }),
             nat_mappings_configured: [(read("cluster-1"), ConfiguredCluster {})].into(),
             pod_cidr: Some(read("10.200.0.0/16")),
             service_cidr: Some(read("10.96.0.0/12")),

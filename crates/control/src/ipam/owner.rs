@@ -10,7 +10,7 @@ use tokio::{
 };
 use tombolo_core::ipam::{Config, Ipam as State};
 use tombolo_runtime::{chain::Chain, shutdown::Shutdown};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{
     StartError,
@@ -65,9 +65,12 @@ impl Owner {
             for reply in replies.drain(..) {
                 reply(stored.is_ok());
             }
-            if stored.is_err() && shutdown.or(self.reload()).await.is_none() {
-                return;
+            if stored.is_err() && shutdown.or(self.reload()).await != Some(true) {
+                return shutdown.ask();
             }
+        }
+        if let Err(error) = self.store.close().await {
+            debug!("the parts in use stay open: {}", Chain(&error));
         }
     }
 
@@ -95,14 +98,18 @@ impl Owner {
         }
     }
 
-    /// What was not stored never was: starts again from what the API server has.
-    async fn reload(&mut self) {
+    /// What was not stored never was: starts again from what the API server has, unless another
+    /// process writes now.
+    async fn reload(&mut self) -> bool {
         loop {
             match load(self.state.config().clone(), &mut self.store).await {
-                Ok(state) => return self.state = state,
+                Ok(state) => {
+                    self.state = state;
+                    return true;
+                }
                 Err(StartError::Read(error @ StoreError::Deposed)) => {
                     warn!("the address service ends: {error}");
-                    return self.shutdown.ask();
+                    return false;
                 }
                 Err(error) => warn!("the addresses in use can't be read: {}", Chain(&error)),
             }

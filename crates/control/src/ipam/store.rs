@@ -2,7 +2,10 @@
 //! at a time: every write says which version of an object it is about, and whoever begins to write
 //! first changes all that the one before may be writing to, so that those writes fail.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use kube::Client;
 use tombolo_api::net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Writer};
@@ -11,8 +14,13 @@ use uuid::Uuid;
 
 use super::kept::Kept;
 
+/// How many parts are written at a time.
+const AT_ONCE: usize = 64;
 /// How many parts stay open when another one is opened.
 const OPEN: usize = 32;
+/// How many parts are opened ahead, and since when that is worth while.
+const AHEAD: u32 = 8;
+const FAST: Duration = Duration::from_secs(1);
 
 /// It can't be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +48,10 @@ pub(super) struct Store {
     open: BTreeSet<Part>,
     /// What the writer before this one may still want to make. As long as it is there, it can't.
     fences: BTreeSet<Part>,
+    /// When parts were opened last.
+    opened: Instant,
     /// How often this process has made sure that it is the only one.
-    claims: u64,
+    claims: u32,
 }
 
 /// All that is stored.
@@ -58,6 +68,7 @@ impl Store {
             holder: None,
             open: BTreeSet::new(),
             fences: BTreeSet::new(),
+            opened: Instant::now(),
             claims: 0,
         }
     }
@@ -76,25 +87,39 @@ impl Store {
     /// Writes what has changed in the state.
     pub(super) async fn write(&mut self, state: &mut State) -> Result<(), StoreError> {
         let Changes { networks, parts } = state.take_changes();
-        self.open(&parts).await?;
+        if networks {
+            let spec = state.networks_storage();
+            self.storages.write(vec![(NETWORKS.to_owned(), Some(spec))]).await?;
+        }
+        let parts: Vec<Part> = parts.into_iter().collect();
+        for some in parts.chunks(AT_ONCE) {
+            self.write_parts(state, some).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_parts(&mut self, state: &State, parts: &[Part]) -> Result<(), StoreError> {
+        self.open(parts).await?;
         let stays =
             |part: &Part| self.fences.contains(part) && state.subnets(&part.cluster).is_some();
         let storages = parts.iter().map(|part| {
             let empty = || stays(part).then(IpamStorageSpec::default);
             (part.storage(), state.storage(part).or_else(empty))
         });
-        let networks = networks.then(|| (NETWORKS.to_owned(), Some(state.networks_storage())));
-        let storages = storages.chain(networks).collect();
         let mappings = parts.iter().map(|part| {
             let empty = || stays(part).then(|| nothing_mapped(part));
             (part.mapping(), state.nat_mapping(part).or_else(empty))
         });
-        let (known, new) = mappings.partition(|(name, _)| self.mappings.knows(name));
+        let (storages, mappings) = (storages.collect(), mappings.collect());
         let (stored, told) =
-            tokio::join!(self.storages.write(storages), self.mappings.write(known));
-        stored.and(told)?;
-        // Nothing makes an old writer's new object fail: it makes none unless the above was done.
-        self.mappings.write(new).await
+            tokio::join!(self.storages.write(storages), self.mappings.write(mappings));
+        stored.and(told)
+    }
+
+    /// Nothing is written any more: the next one has nothing to keep from it.
+    pub(super) async fn close(&mut self) -> Result<(), StoreError> {
+        self.open.clear();
+        self.say_who_writes().await
     }
 
     async fn try_claim(&mut self) -> Result<Stored, StoreError> {
@@ -124,25 +149,42 @@ impl Store {
         self.storages.touch(&stored.storages, &open, &mark).await?;
         let open: BTreeSet<_> = self.open.iter().map(Part::mapping).collect();
         self.mappings.touch(&stored.mappings, &open, &mark).await?;
-        self.fences = self.open.clone();
+        self.confirm().await?;
+        self.fences.extend(self.open.iter().cloned());
         Ok(stored)
     }
 
-    /// Before parts are written to, the API server knows that they may be.
-    async fn open(&mut self, parts: &BTreeSet<Part>) -> Result<(), StoreError> {
-        if parts.is_subset(&self.open) {
+    /// Nobody has begun to write while this one did: whoever begins later gives all that is open yet
+    /// another version.
+    async fn confirm(&mut self) -> Result<(), StoreError> {
+        let found = self.storages.get(WRITER).await?;
+        let writer = found.and_then(|storage| storage.spec.writer).unwrap_or_default();
+        let is_it = Some(&writer.holder) == self.holder.as_ref() && writer.claims == self.claims;
+        if is_it { Ok(()) } else { Err(StoreError::Deposed) }
+    }
+
+    /// Before parts are written to, the API server knows that they may be. Addresses are given one
+    /// after the other: where new parts follow each other fast, some are opened at once.
+    async fn open(&mut self, parts: &[Part]) -> Result<(), StoreError> {
+        if parts.iter().all(|part| self.open.contains(part)) {
             return Ok(());
         }
         if self.open.len() + parts.len() > OPEN {
             self.open.clear();
         }
         self.open.extend(parts.iter().cloned());
+        if self.opened.elapsed() < FAST {
+            let new = parts.iter().filter(|part| !self.storages.knows(&part.storage()));
+            self.open.extend(new.flat_map(|part| part.following(AHEAD)));
+        }
+        self.opened = Instant::now();
         self.say_who_writes().await
     }
 
     async fn say_who_writes(&mut self) -> Result<(), StoreError> {
         let writer = Writer {
             holder: self.holder.clone().unwrap_or_default(),
+            claims: self.claims,
             open: self.open.iter().map(Part::to_string).collect(),
         };
         let spec = IpamStorageSpec { writer: Some(writer), ..IpamStorageSpec::default() };

@@ -3,15 +3,16 @@
 use std::time::Instant;
 
 use kube::api::ListParams;
+use serde_json::json;
 use tombolo_api::{
     ClusterId, NatCidr,
     ipam::{
         GetHomePodIpRequest, GetRemotePodIpRequest, MapBatchRequest, MapRequest, UnmapRequest,
         ipam_client::IpamClient, map_result,
     },
-    net::{IpamStorage, NatMapping},
+    net::{IpamStorage, IpamStorageSpec, NatMapping},
 };
-use tombolo_core::ipam::PART_SIZE;
+use tombolo_core::ipam::{PART_SIZE, Part, WRITER};
 use tombolo_testbed::eventually;
 use tonic::{Code, transport::Channel};
 
@@ -177,6 +178,37 @@ async fn a_leader_that_was_deposed_cant_write_anything_and_ends() {
     for act in ["known part", "new part", "unmap", "networks"] {
         deposed(act).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_writer_before_may_still_want_to_make_is_there_already() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (ipam, _, service) = rome.serve().await;
+    let turin: ClusterId = "id-of-turin".parse().unwrap();
+    ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
+    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    service.ask();
+    let ended = async || ipam.external_cidr().await.is_err();
+    eventually("the one before has ended", ended, |it| *it).await;
+
+    // It died right after it had said so.
+    let writer = json!({ "holder": "before", "open": ["id-of-turin-0", "id-of-nobody-3"] });
+    rome.put::<IpamStorage>(WRITER, json!({ "spec": { "writer": writer } })).await;
+    let (_, mut client, service) = rome.serve().await;
+    let part = Part { cluster: "id-of-turin".parse().unwrap(), number: 0 };
+    let empty = rome.get::<IpamStorage>(&part.storage()).await.unwrap();
+    assert_eq!(empty.spec, IpamStorageSpec::default());
+    let empty = rome.get::<NatMapping>(&part.mapping()).await.unwrap();
+    assert!(empty.spec.cluster_mappings.is_empty());
+    let nobody = Part { cluster: "id-of-nobody".parse().unwrap(), number: 3 };
+    assert_eq!(rome.get::<IpamStorage>(&nobody.storage()).await, None, "there is no such peer");
+
+    let name = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
+    assert_eq!(rome.nat_mappings().await["192.0.2.1"], name);
+    let ip = "192.0.2.1".into();
+    client.unmap_endpoint_ip(UnmapRequest { cluster_id: "id-of-turin".into(), ip }).await.unwrap();
+    assert!(rome.get::<NatMapping>(&part.mapping()).await.is_some(), "it stays");
+    service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]

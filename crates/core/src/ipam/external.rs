@@ -3,7 +3,7 @@
 //! still under way don't reach the wrong one.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
 };
@@ -41,20 +41,32 @@ pub(super) struct External {
 pub(super) struct Given {
     /// The endpoint that has it, or had it last.
     pub(super) ip: IpAddr,
-    pub(super) state: State,
+    /// The clusters that the endpoint is reflected to, in order. None: it rests.
+    clusters: Vec<ClusterId>,
+    /// When it rests, or did before it was asked for again: what is stored of that stays until the
+    /// time is over, so that no crash can lose it.
+    pub(super) rest: Option<Rest>,
 }
 
+/// No other endpoint gets an address before that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// The endpoint is reflected to these clusters: at least one, in order.
-    Used(Vec<ClusterId>),
-    /// It is reflected to none any more, this one was the last.
-    Rests { until: Timestamp, after: ClusterId },
+pub(super) struct Rest {
+    pub(super) until: Timestamp,
+    /// The last cluster that the endpoint was reflected to.
+    pub(super) after: ClusterId,
 }
 
 impl Given {
     pub(super) fn is_used_by(&self, cluster: &ClusterId) -> bool {
-        matches!(&self.state, State::Used(clusters) if clusters.binary_search(cluster).is_ok())
+        self.clusters.binary_search(cluster).is_ok()
+    }
+
+    fn new(ip: IpAddr) -> Self {
+        Self { ip, clusters: Vec::new(), rest: None }
+    }
+
+    fn is_used(&self) -> bool {
+        !self.clusters.is_empty()
     }
 }
 
@@ -86,31 +98,20 @@ impl External {
         };
         let given = self.given.get_mut(&position).expect("both know the same");
         let mut changed = Vec::new();
-        match &mut given.state {
-            State::Used(clusters) => {
-                if let Err(place) = clusters.binary_search(cluster) {
-                    clusters.insert(place, cluster.clone());
-                    changed.push(Part::of(cluster, position));
-                }
-            }
-            State::Rests { until, after } => {
-                changed.extend([Part::of(after, position), Part::of(cluster, position)]);
-                self.resting.remove(&(*until, position));
-                given.state = State::Used(vec![cluster.clone()]);
+        if let Err(place) = given.clusters.binary_search(cluster) {
+            given.clusters.insert(place, cluster.clone());
+            changed.push(Part::of(cluster, position));
+            if let Some(rest) = given.rest.take_if(|rest| rest.after == *cluster) {
+                self.resting.remove(&(rest.until, position));
             }
         }
         Ok((self.address(position), changed))
     }
 
-    /// The endpoint is not reflected to a cluster any more: the part that this has changed.
-    pub(super) fn unmap(
-        &mut self,
-        cluster: &ClusterId,
-        ip: IpAddr,
-        now: Timestamp,
-    ) -> Option<Part> {
-        let position = *self.by_ip.get(&ip)?;
-        self.leave(cluster, position, now)
+    /// The endpoint is not reflected to a cluster any more: the parts that this has changed.
+    pub(super) fn unmap(&mut self, cluster: &ClusterId, ip: IpAddr, now: Timestamp) -> Vec<Part> {
+        let position = self.by_ip.get(&ip).copied();
+        position.map(|position| self.leave(cluster, position, now)).unwrap_or_default()
     }
 
     pub(super) fn get(&self, cluster: &ClusterId, ip: IpAddr) -> Option<ExternalIp> {
@@ -122,14 +123,14 @@ impl External {
     pub(super) fn remove_cluster(&mut self, cluster: &ClusterId, now: Timestamp) -> Vec<Part> {
         let concerned = self.given.iter().filter(|(_, given)| given.is_used_by(cluster));
         let concerned: Vec<u32> = concerned.map(|(position, _)| *position).collect();
-        concerned.into_iter().filter_map(|position| self.leave(cluster, position, now)).collect()
+        concerned.into_iter().flat_map(|position| self.leave(cluster, position, now)).collect()
     }
 
     /// Forgets what has rested, at most so many, and says which parts that changes.
     pub(super) fn wake(&mut self, now: Timestamp, most: usize) -> Vec<Part> {
         let rested = self.resting.iter().take_while(|(until, _)| *until <= now);
         let rested: Vec<_> = rested.take(most).map(|(_, position)| *position).collect();
-        rested.into_iter().filter_map(|position| self.forget(position)).collect()
+        rested.into_iter().filter_map(|position| self.end_rest(position)).collect()
     }
 
     /// When the first one has rested.
@@ -146,43 +147,38 @@ impl External {
     ) {
         let Some(position) = self.restorable(ip, external) else { return };
         for cluster in clusters {
-            let given =
-                self.given.entry(position).or_insert(Given { ip, state: State::Used(vec![]) });
-            if let State::Used(users) = &mut given.state
-                && let Err(place) = users.binary_search(&cluster)
-            {
-                users.insert(place, cluster);
+            let given = self.given.entry(position).or_insert_with(|| Given::new(ip));
+            if let Err(place) = given.clusters.binary_search(&cluster) {
+                given.clusters.insert(place, cluster);
             }
             self.by_ip.insert(ip, position);
             self.last = self.last.max(position);
         }
     }
 
-    /// Takes over that an address rests, unless it is in use.
-    pub(super) fn restore_resting(
-        &mut self,
-        ip: IpAddr,
-        external: ExternalIp,
-        until: Timestamp,
-        after: &ClusterId,
-    ) {
+    /// Takes over that an address rests. Of several times the latest counts.
+    pub(super) fn restore_resting(&mut self, ip: IpAddr, external: ExternalIp, rest: Rest) {
         let Some(position) = self.restorable(ip, external) else { return };
-        if let Entry::Vacant(free) = self.given.entry(position) {
-            free.insert(Given { ip, state: State::Rests { until, after: after.clone() } });
-            self.by_ip.insert(ip, position);
-            self.resting.insert((until, position));
-            self.last = self.last.max(position);
+        let given = self.given.entry(position).or_insert_with(|| Given::new(ip));
+        if given.rest.as_ref().is_some_and(|known| known.until >= rest.until) {
+            return;
         }
+        self.resting.insert((rest.until, position));
+        if let Some(before) = given.rest.replace(rest) {
+            self.resting.remove(&(before.until, position));
+        }
+        self.by_ip.insert(ip, position);
+        self.last = self.last.max(position);
     }
 
-    /// All that is in use or rests, in order.
-    pub(super) fn all(&self) -> impl Iterator<Item = (Part, &Given)> {
-        self.given.iter().flat_map(|(position, given)| {
-            let clusters = match &given.state {
-                State::Used(clusters) => clusters.as_slice(),
-                State::Rests { after, .. } => std::slice::from_ref(after),
-            };
-            clusters.iter().map(move |cluster| (Part::of(cluster, *position), given))
+    /// All that is in use or rests, in order, each for all parts that it is stored in.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Part, ExternalIp, &Given)> {
+        self.given.iter().flat_map(move |(position, given)| {
+            let after = given.rest.iter().map(|rest| &rest.after);
+            let clusters: BTreeSet<_> = given.clusters.iter().chain(after).collect();
+            let stored =
+                move |cluster| (Part::of(cluster, *position), self.address(*position), given);
+            clusters.into_iter().map(stored)
         })
     }
 
@@ -201,34 +197,41 @@ impl External {
     ) -> Result<(ExternalIp, Vec<Part>), IpamError> {
         let mut changed = Vec::new();
         if self.is_full() {
-            changed.extend(self.wake(now, 1));
+            changed.extend(self.wake(now, usize::MAX));
         }
         let position = self.next_free().ok_or_else(|| self.full(now))?;
         self.last = position;
-        self.given.insert(position, Given { ip, state: State::Used(vec![cluster.clone()]) });
+        self.given.insert(position, Given { clusters: vec![cluster.clone()], ..Given::new(ip) });
         self.by_ip.insert(ip, position);
         changed.push(Part::of(cluster, position));
         Ok((self.address(position), changed))
     }
 
-    fn leave(&mut self, cluster: &ClusterId, position: u32, now: Timestamp) -> Option<Part> {
-        let given = self.given.get_mut(&position)?;
-        let State::Used(clusters) = &mut given.state else { return None };
-        clusters.remove(clusters.binary_search(cluster).ok()?);
-        if clusters.is_empty() {
-            let until = rested(now);
-            given.state = State::Rests { until, after: cluster.clone() };
-            self.resting.insert((until, position));
+    fn leave(&mut self, cluster: &ClusterId, position: u32, now: Timestamp) -> Vec<Part> {
+        let Some(given) = self.given.get_mut(&position) else { return Vec::new() };
+        let Ok(place) = given.clusters.binary_search(cluster) else { return Vec::new() };
+        given.clusters.remove(place);
+        let mut changed = vec![Part::of(cluster, position)];
+        if !given.is_used() {
+            let rest = Rest { until: rested(now), after: cluster.clone() };
+            self.resting.insert((rest.until, position));
+            if let Some(before) = given.rest.replace(rest) {
+                self.resting.remove(&(before.until, position));
+                changed.push(Part::of(&before.after, position));
+            }
         }
-        Some(Part::of(cluster, position))
+        changed
     }
 
-    fn forget(&mut self, position: u32) -> Option<Part> {
-        let given = self.given.remove(&position)?;
-        self.by_ip.remove(&given.ip);
-        let State::Rests { until, after } = given.state else { return None };
-        self.resting.remove(&(until, position));
-        Some(Part::of(&after, position))
+    fn end_rest(&mut self, position: u32) -> Option<Part> {
+        let given = self.given.get_mut(&position)?;
+        let rest = given.rest.take()?;
+        self.resting.remove(&(rest.until, position));
+        if !given.is_used() {
+            self.by_ip.remove(&given.ip);
+            self.given.remove(&position);
+        }
+        Some(Part::of(&rest.after, position))
     }
 
     fn is_full(&self) -> bool {
@@ -246,11 +249,12 @@ impl External {
     }
 
     fn full(&self, now: Timestamp) -> IpamError {
-        let first = self.next_to_wake().map(|until| until.duration_since(now));
+        let resting = self.given.values().filter(|given| !given.is_used());
+        let resting = resting.filter_map(|given| given.rest.as_ref()).map(|rest| rest.until);
         IpamError::ExternalFull {
             network: self.network,
-            resting: self.resting.len(),
-            first: first.map_or(0, |wait| wait.as_secs().max(0)),
+            resting: resting.clone().count(),
+            first: resting.min().map_or(0, |until| until.duration_since(now).as_secs().max(0)),
         }
     }
 

@@ -19,10 +19,7 @@ use tombolo_api::{
     },
 };
 
-use super::{
-    Ipam,
-    external::{PART_SIZE, State},
-};
+use super::{Ipam, external::PART_SIZE};
 
 /// Name of the IpamStorage with this cluster's networks and its peers'.
 pub const NETWORKS: &str = "liqo-networks";
@@ -58,6 +55,12 @@ pub struct Part {
 impl Part {
     pub(super) fn of(cluster: &ClusterId, position: u32) -> Self {
         Self { cluster: cluster.clone(), number: position / PART_SIZE }
+    }
+
+    /// The parts after this one.
+    pub fn following(&self, count: u32) -> impl Iterator<Item = Self> + '_ {
+        let numbers = (1..=count).filter_map(|n| self.number.checked_add(n));
+        numbers.map(|number| Self { cluster: self.cluster.clone(), number })
     }
 
     /// Name of the IpamStorage.
@@ -124,17 +127,14 @@ impl Ipam {
     pub fn storage(&self, part: &Part) -> Option<IpamStorageSpec> {
         let mut spec = IpamStorageSpec::default();
         for (external, given) in self.external.in_part(part.number) {
-            match &given.state {
-                State::Used(_) if given.is_used_by(&part.cluster) => {
-                    let cluster_mappings = [(part.cluster.clone(), ClusterMapping {})].into();
-                    let mapping = EndpointMapping { ip: external.0, cluster_mappings };
-                    spec.endpoint_mappings.insert(given.ip, mapping);
-                }
-                State::Rests { until, after } if *after == part.cluster => {
-                    let resting = Resting { ip: given.ip, until: Time(*until) };
-                    spec.resting.insert(external.0, resting);
-                }
-                _ => {}
+            if given.is_used_by(&part.cluster) {
+                let cluster_mappings = [(part.cluster.clone(), ClusterMapping {})].into();
+                let mapping = EndpointMapping { ip: external.0, cluster_mappings };
+                spec.endpoint_mappings.insert(given.ip, mapping);
+            }
+            if let Some(rest) = given.rest.as_ref().filter(|rest| rest.after == part.cluster) {
+                let resting = Resting { ip: given.ip, until: Time(rest.until) };
+                spec.resting.insert(external.0, resting);
             }
         }
         (spec != IpamStorageSpec::default()).then_some(spec)
@@ -160,11 +160,18 @@ impl Ipam {
             .iter()
             .filter_map(|mapping| Some((Part::from_mapping(&mapping.name_any())?, &mapping.spec)))
             .collect();
-        let mut parts: BTreeSet<Part> = self.external.all().map(|(part, _)| part).collect();
+        let mut parts: BTreeSet<Part> = self.external.all().map(|(part, ..)| part).collect();
         parts.extend(found.keys().chain(found_mappings.keys()).cloned());
+        // One that is empty keeps others from making it.
+        let may_be_empty = |part: &Part| self.clusters.contains_key(&part.cluster);
         parts.retain(|part| {
-            self.storage(part).as_ref() != found.get(part).copied()
-                || self.nat_mapping(part).as_ref() != found_mappings.get(part).copied()
+            let (storage, mapping) = (self.storage(part), self.nat_mapping(part));
+            let empty = IpamStorageSpec::default();
+            let found = found.get(part).filter(|spec| !may_be_empty(part) || ***spec != empty);
+            let told = found_mappings
+                .get(part)
+                .filter(|spec| !may_be_empty(part) || !spec.cluster_mappings.is_empty());
+            storage.as_ref() != found.copied() || mapping.as_ref() != told.copied()
         });
         let networks = networks.map(|storage| &storage.spec) != Some(&self.networks_storage());
         Changes { networks, parts }

@@ -127,7 +127,7 @@ pub(super) fn is_external(network: Cidr, config: &Config, is_alone: bool) -> boo
     let has_size = external_prefixes(config).contains(&network.net().prefix_len());
     is_same_family(network, config.pod_cidr)
         && !own.into_iter().any(|own| overlap(own, network))
-        && (has_size || !is_alone)
+        && (!is_alone || has_size && !config.reserved.iter().any(|it| overlap(*it, network)))
 }
 
 /// The sizes that an external network may have, as many addresses in either family.

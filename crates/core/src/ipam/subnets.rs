@@ -65,7 +65,7 @@ impl Ipam {
         if subnets.local_nat_external_cidr != external {
             subnets.local_nat_external_cidr = external;
             self.changes.networks = true;
-            let parts = self.external.all().map(|(part, _)| part);
+            let parts = self.external.all().map(|(part, ..)| part);
             self.changes.parts.extend(parts.filter(|part| part.cluster == *cluster));
         }
         Ok(())
@@ -76,6 +76,8 @@ impl Ipam {
         if self.clusters.remove(cluster).is_some() {
             self.changes.networks = true;
             self.changes.parts.extend(self.external.remove_cluster(cluster, now));
+            // Where there is no other one it stays: nobody uses it.
+            let _ = self.settle_external();
         }
     }
 

@@ -135,8 +135,11 @@ fn an_endpoint_gets_the_address_back_that_rests_after_it() {
     ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
     let changed = ipam.take_changes();
     assert_eq!(ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW), Ok(first));
-    assert_eq!(changed.parts.len(), 2, "it does not rest for turin, it is milan's: {changed:?}");
+    let part = Part { cluster: milan.clone(), number: 0 };
+    assert_eq!(changed.parts, [part].into(), "what rests is stored until it has");
+    ipam.wake(NOW + REST * 2, 10);
     assert_eq!(ipam.next_to_wake(), None);
+    assert_eq!(ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW), Ok(first), "it is in use");
 }
 
 #[test]
@@ -217,8 +220,7 @@ fn the_external_network_has_the_size_that_was_asked_for_unless_it_is_in_use() {
     let disk = Disk::of(&ipam);
     assert_eq!(disk.load(told(20)).external_cidr(), cidr("10.16.0.0/12"));
     ipam.release(&id("turin"), NOW);
-    let disk = Disk::of(&ipam);
-    assert_eq!(disk.load(told(20)).external_cidr(), cidr("10.1.0.0/20"));
+    assert_eq!(ipam.external_cidr(), cidr("10.1.0.0/20"));
 }
 
 #[test]
@@ -373,4 +375,22 @@ fn cidr(text: &str) -> Cidr {
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
+}
+
+#[test]
+fn an_external_network_for_which_there_is_no_room_is_not_asked_for_at_every_start() {
+    let disk = Disk::of(&new());
+    let too_large = Config { external_prefix: Some(8), ..config() };
+    assert_eq!(disk.load(too_large.clone()).external_cidr(), cidr("10.1.0.0/16"));
+    let mut ipam = disk.load(config());
+    assert!(ipam.configure(too_large).is_err());
+    assert_eq!(ipam.external_cidr(), cidr("10.1.0.0/16"));
+}
+
+#[test]
+fn while_there_are_no_peers_the_external_network_avoids_what_is_reserved() {
+    let mut ipam = new();
+    let reserved = vec![cidr("10.1.7.0/24")];
+    ipam.configure(Config { reserved, ..config() }).unwrap();
+    assert_eq!(ipam.external_cidr(), cidr("10.2.0.0/16"));
 }

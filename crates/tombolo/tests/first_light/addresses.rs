@@ -45,7 +45,7 @@ async fn an_endpoint_that_is_no_pod_is_reflected_under_another_address() {
     for object in ["service/outside", "endpointslice/outside"] {
         rome.kubectl(&["delete", "-n", "shop", object, "--ignore-not-found"]).await.unwrap();
     }
-    let mapped = async || written(rome).await.contains("192.0.2.50");
+    let mapped = async || get(rome, &["natmappings"]).await.to_string().contains("192.0.2.50");
     within(SOON, "the address is given back", mapped, |mapped| !mapped).await;
 }
 

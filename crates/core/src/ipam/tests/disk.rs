@@ -15,7 +15,7 @@ pub(super) struct Disk {
 /// One write of one object; of nothing: its removal.
 #[derive(Clone, Debug)]
 pub(super) enum Write {
-    Storage(String, Option<IpamStorageSpec>),
+    Storage(String, Option<Box<IpamStorageSpec>>),
     Mapping(String, Option<NatMappingSpec>),
 }
 
@@ -37,7 +37,7 @@ impl Disk {
     pub(super) fn perform(&mut self, write: Write) {
         match write {
             Write::Storage(name, Some(spec)) => {
-                self.storages.insert(name.clone(), IpamStorage::new(&name, spec));
+                self.storages.insert(name.clone(), IpamStorage::new(&name, *spec));
             }
             Write::Storage(name, None) => drop(self.storages.remove(&name)),
             Write::Mapping(name, Some(spec)) => {
@@ -57,10 +57,11 @@ impl Disk {
 /// The writes that store what has changed. Their order is nobody's to choose.
 pub(super) fn writes(ipam: &mut Ipam) -> Vec<Write> {
     let Changes { networks, parts } = ipam.take_changes();
-    let networks = networks.then(|| Write::Storage(NETWORKS.into(), Some(ipam.networks_storage())));
+    let networks =
+        networks.then(|| Write::Storage(NETWORKS.into(), Some(ipam.networks_storage().into())));
     let parts = parts.iter().flat_map(|part| {
         [
-            Write::Storage(part.storage(), ipam.storage(part)),
+            Write::Storage(part.storage(), ipam.storage(part).map(Box::new)),
             Write::Mapping(part.mapping(), ipam.nat_mapping(part)),
         ]
     });

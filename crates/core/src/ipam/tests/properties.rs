@@ -196,7 +196,7 @@ fn perform(ipam: &mut Ipam, act: &Act) {
 /// The addresses given for each cluster.
 fn answers(ipam: &Ipam) -> BTreeMap<(ClusterId, IpAddr), IpAddr> {
     let mut answers = BTreeMap::new();
-    for (part, given) in ipam.external.all() {
+    for (part, _, given) in ipam.external.all() {
         if let Some(address) = ipam.external.get(&part.cluster, given.ip) {
             answers.insert((part.cluster, given.ip), address.0);
         }

@@ -93,20 +93,9 @@ impl Networks {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::strategies::{Peering, cidr, in_network, ip, peering};
+    use super::super::strategies::{Peering, cidr, in_network, ip, networks, peering};
     use super::*;
     use crate::translate::NamedNetwork;
-
-    /// This cluster and the destination have the same networks, and different names for them.
-    fn networks() -> Networks {
-        let named = |real: &str, name: &str| NamedNetwork::new(cidr(real), cidr(name)).unwrap();
-        Networks {
-            local_pods: named("10.0.0.0/16", "10.80.0.0/16"),
-            local_external: named("10.1.0.0/16", "10.81.0.0/16"),
-            remote_pods: named("10.0.0.0/16", "10.2.0.0/16"),
-            remote_external: named("10.1.0.0/16", "10.3.0.0/16"),
-        }
-    }
 
     fn none(_: IpAddr) -> Result<ExternalIp, NotInNetwork> {
         panic!("a pod needs no address of the external network")

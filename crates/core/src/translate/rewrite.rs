@@ -127,18 +127,8 @@ impl Destination {
 
 #[cfg(test)]
 mod tests {
-    use super::super::strategies::{cidr, ip};
+    use super::super::strategies::{ip, networks};
     use super::*;
-
-    fn networks() -> Networks {
-        let named = |real: &str, name: &str| NamedNetwork::new(cidr(real), cidr(name)).unwrap();
-        Networks {
-            local_pods: named("10.0.0.0/16", "10.80.0.0/16"),
-            local_external: named("10.1.0.0/16", "10.81.0.0/16"),
-            remote_pods: named("10.0.0.0/16", "10.2.0.0/16"),
-            remote_external: named("10.1.0.0/16", "10.3.0.0/16"),
-        }
-    }
 
     fn packet(source: &str, destination: &str) -> Packet {
         Packet { source: ip(source), destination: ip(destination) }

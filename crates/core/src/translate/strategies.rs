@@ -32,6 +32,17 @@ pub(super) fn cidr(text: &str) -> Cidr {
     text.parse().unwrap()
 }
 
+/// This cluster and its peer have the same networks, and different names for them.
+pub(super) fn networks() -> Networks {
+    let named = |real: &str, name: &str| NamedNetwork::new(cidr(real), cidr(name)).unwrap();
+    Networks {
+        local_pods: named("10.0.0.0/16", "10.80.0.0/16"),
+        local_external: named("10.1.0.0/16", "10.81.0.0/16"),
+        remote_pods: named("10.0.0.0/16", "10.2.0.0/16"),
+        remote_external: named("10.1.0.0/16", "10.3.0.0/16"),
+    }
+}
+
 /// Any network.
 pub(super) fn network() -> impl Strategy<Value = Cidr> {
     (any::<bool>(), any::<u128>(), 0_u8..=128).prop_map(|(v6, bits, length)| {

@@ -93,6 +93,8 @@ impl Drop for End {
 pub(crate) enum LifeError {
     #[error("look for node {0}")]
     LookForNode(String, #[source] kube::Error),
+    #[error("look for ResourceOffer {0}")]
+    LookForOffer(String, #[source] kube::Error),
     #[error("put the finalizer on ResourceOffer {0}")]
     AddFinalizer(String, #[source] kube::Error),
     #[error("say in ResourceOffer {0} which node stands for it")]
@@ -131,6 +133,10 @@ async fn life(
     let serving = || sources.inputs.borrow().stage == Stage::Serving;
     if serving() {
         claim(shared, &offer, &node).await?;
+    } else if !may_have_node(shared, &offer).await? {
+        // It went while the watch still showed it: what has become of it is about to be heard.
+        let _ = sources.inputs.clone().changed().await;
+        return Ok(());
     }
     let tenant_namespace = offer.namespace().unwrap_or_default();
     let remote = match shared.remotes.in_namespace(&tenant_namespace, cluster.clone()).await {
@@ -220,6 +226,13 @@ async fn claim(shared: &Shared, offer: &ResourceOffer, node: &str) -> Result<(),
         .await
         .map(drop)
         .map_err(|source| LifeError::NameNode(offer.name_any(), source))
+}
+
+/// Whether a node is left to be removed, by the API server's word.
+async fn may_have_node(shared: &Shared, offer: &ResourceOffer) -> Result<bool, LifeError> {
+    let now = offers(shared, offer).get_opt(&offer.name_any()).await;
+    let now = now.map_err(|source| LifeError::LookForOffer(offer.name_any(), source))?;
+    Ok(now.is_some_and(|now| core_node::stage(&now) != Stage::Absent))
 }
 
 async fn release(shared: &Shared, offer: &ResourceOffer) -> Result<(), LifeError> {

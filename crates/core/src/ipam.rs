@@ -236,6 +236,11 @@ impl Ipam {
         self.clusters.keys()
     }
 
+    /// So many may be asked for before what has changed is written.
+    pub fn expect(&mut self, count: usize) {
+        self.external.expect(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
     /// The objects that have to be written since the last time.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)

@@ -74,26 +74,36 @@ impl Owner {
         }
     }
 
-    /// Waits for something to do, and does it: all that is asked for by now, and what those ask for
-    /// who were just answered and ask again at once. Nothing when there is nobody who could ask.
+    /// Waits for something to do, and does it. Nothing when there is nobody who could ask.
     async fn next(&mut self, answered: usize) -> Option<Vec<Reply>> {
         let expected = answered + self.inbox.len();
-        let mut replies = Vec::new();
-        tokio::select! {
-            request = self.inbox.recv() => replies.push(request?(&mut self.state)),
-            () = rested(self.state.next_to_wake()) => self.state.wake(Timestamp::now(), WAKE),
-        }
+        let first = tokio::select! {
+            request = self.inbox.recv() => request?,
+            () = rested(self.state.next_to_wake()) => {
+                self.state.wake(Timestamp::now(), WAKE);
+                return Some(Vec::new());
+            }
+        };
+        let requests = self.gather(first, expected).await;
+        self.state.expect(requests.len());
+        Some(requests.into_iter().map(|request| request(&mut self.state)).collect())
+    }
+
+    /// All that is asked for by now, and what those ask for who were just answered and ask again at
+    /// once.
+    async fn gather(&mut self, first: Request, expected: usize) -> Vec<Request> {
+        let mut requests = vec![first];
         let end = Instant::now() + GATHER;
         loop {
             while let Ok(request) = self.inbox.try_recv() {
-                replies.push(request(&mut self.state));
+                requests.push(request);
             }
-            if replies.len() >= expected {
-                return Some(replies);
+            if requests.len() >= expected {
+                return requests;
             }
             match timeout_at(end, self.inbox.recv()).await {
-                Ok(Some(request)) => replies.push(request(&mut self.state)),
-                _ => return Some(replies),
+                Ok(Some(request)) => requests.push(request),
+                _ => return requests,
             }
         }
     }

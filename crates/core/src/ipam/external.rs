@@ -34,6 +34,8 @@ pub(super) struct External {
     resting: BTreeSet<(Timestamp, u32)>,
     /// Position of the address given last: the next one is looked for after it.
     pub(super) last: u32,
+    /// How many may be asked for before what has changed is written.
+    expected: u32,
 }
 
 /// An address that is in use or rests.
@@ -78,7 +80,15 @@ impl External {
             by_ip: BTreeMap::new(),
             resting: BTreeSet::new(),
             last: 0,
+            expected: 0,
         }
+    }
+
+    /// Those that are asked for together are to be in as few parts as can be, since each is written:
+    /// where the rest of the present one is too small for half of them, a new one is begun. What is
+    /// left out is given when all of the network has been gone through.
+    pub(super) fn expect(&mut self, count: u32) {
+        self.expected = count.min(PART_SIZE);
     }
 
     pub(super) fn network(&self) -> Cidr {
@@ -201,6 +211,7 @@ impl External {
         }
         let position = self.next_free().ok_or_else(|| self.full(now))?;
         self.last = position;
+        self.expected = self.expected.saturating_sub(1);
         self.given.insert(position, Given { clusters: vec![cluster.clone()], ..Given::new(ip) });
         self.by_ip.insert(ip, position);
         changed.push(Part::of(cluster, position));
@@ -244,7 +255,11 @@ impl External {
             return None;
         }
         let positions = self.positions();
-        let after = self.last.saturating_add(1).max(*positions.start())..=*positions.end();
+        let next = self.last.saturating_add(1);
+        let of_part = next % PART_SIZE;
+        let is_too_small = of_part > 0 && PART_SIZE - of_part < self.expected / 2;
+        let next = if is_too_small { next.saturating_add(PART_SIZE - of_part) } else { next };
+        let after = next.max(*positions.start())..=*positions.end();
         after.chain(positions).find(|position| !self.given.contains_key(position))
     }
 

@@ -168,6 +168,29 @@ fn what_rests_does_so_after_a_restart_and_is_forgotten_when_it_has() {
 }
 
 #[test]
+fn many_that_are_asked_for_together_are_in_one_part_and_what_that_leaves_out_is_given_later() {
+    let mut ipam = new();
+    let config = Config { external_prefix: Some(24), ..ipam.config().clone() };
+    ipam.configure(config).unwrap();
+    let milan = id("milan");
+    ipam.reserve(&milan, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
+    ipam.set_local_names(&milan, NatCidr::None, NatCidr::None).unwrap();
+    let mut endpoints = (0..=255).map(endpoint);
+    for _ in 0..4 {
+        ipam.take_changes();
+        ipam.expect(50);
+        for endpoint in endpoints.by_ref().take(50) {
+            ipam.map_endpoint(&milan, endpoint, NOW).unwrap();
+        }
+        assert_eq!(ipam.take_changes().parts.len(), 1);
+    }
+    let rest: Vec<_> =
+        endpoints.map(|endpoint| ipam.map_endpoint(&milan, endpoint, NOW).is_ok()).collect();
+    let free = 256 - 3 - 200;
+    assert_eq!(rest.iter().position(|given| !given), Some(free), "all that there are");
+}
+
+#[test]
 fn neither_the_network_nor_the_broadcast_address_nor_that_of_this_cluster_is_given() {
     let mut ipam = small();
     let all: Vec<_> =

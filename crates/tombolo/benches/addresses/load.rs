@@ -18,6 +18,8 @@ pub struct Load {
     pub clients: usize,
     /// Requests of each client.
     pub each: usize,
+    /// How many endpoints are mapped already.
+    pub after: usize,
 }
 
 /// When each request was answered.
@@ -50,7 +52,7 @@ pub async fn map_all(control: &Control, load: Load) -> Result<Moments> {
     let mut tasks = JoinSet::new();
     for (n, mut client) in clients.into_iter().enumerate() {
         let cluster_id = PEERS[0].0;
-        let first = n * load.each;
+        let first = load.after + n * load.each;
         tasks.spawn(async move {
             let mut answered = Vec::with_capacity(load.each);
             for endpoint in first..first + load.each {

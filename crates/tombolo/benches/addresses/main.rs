@@ -27,7 +27,9 @@ use tombolo_testing::Side;
 const FEW: usize = 5;
 const EACH: [(usize, Option<f64>); 5] =
     [(10, None), (50, None), (100, Some(260.68)), (150, None), (200, Some(675.42))];
-const MANY: Load = Load { clients: 50, each: 2000 };
+const MANY: usize = 50;
+/// How many are mapped when the process crashes for the first time; at the second, twice as many.
+const HALF: usize = 50_000;
 /// How many answers make a point of the plot.
 const STEP: usize = 1000;
 
@@ -52,7 +54,7 @@ async fn few(side: &Side) -> Result<()> {
     for (each, seed) in EACH {
         let writes = writes::a_second(&side.client, FEW).await?;
         let control = start(side).await;
-        let load = Load { clients: FEW, each };
+        let load = Load { clients: FEW, each, after: 0 };
         let moments = map_all(&control, load).await?;
         drop(control);
         forget(side).await;
@@ -73,62 +75,66 @@ async fn few(side: &Side) -> Result<()> {
     plot("addresses-few", "MapEndpointIP", "requests", "seconds", &[line])
 }
 
-/// Many clients, until 100,000 endpoints are mapped; then a crash.
+/// Many clients, until 100,000 endpoints are mapped, with a crash half-way and one at the end.
 async fn many(side: &Side) -> Result<()> {
-    let writes = writes::a_second(&side.client, MANY.clients).await?;
-    let begun = Instant::now();
-    let control = start(side).await;
-    let start_empty = begun.elapsed();
-    let empty = memory(control.pid());
-    let moments = map_all(&control, MANY).await?;
-    let full = memory(control.pid());
-    drop(control);
-    let begun = Instant::now();
-    let control = start(side).await;
-    let start_full = begun.elapsed();
-    let read = memory(control.pid());
-    drop(control);
-
-    let count = MANY.clients * MANY.each;
-    let rate = count as f64 / moments.took().as_secs_f64();
-    let steps: Vec<f64> = moments.steps(STEP).into_iter().map(milliseconds).collect();
-    let (first, last) = (steps[0], steps[steps.len() - 1]);
-    let tenth = steps.len() / 10;
-    let (early, late) =
-        (median(steps[..tenth].to_vec()), median(steps[steps.len() - tenth..].to_vec()));
-    let fiftieth = steps[49];
-    let mut rows = table(1, &["", "", "RATIO"]);
-    let mut row = |name: &str, figure: String, ratio: String| {
-        rows.add_row([name.to_owned(), figure, ratio]);
+    let writes = writes::a_second(&side.client, MANY).await?;
+    let mut sizes = table(0, &["MAPPED", "MEMORY", "RATIO", "START AFTER A CRASH", "RATIO"]);
+    let (mut control, empty) = start_timed(side).await;
+    let memory_empty = memory(control.pid());
+    let mut size = |mapped: usize, memory: f64, start: f64| {
+        sizes.add_row([
+            mapped.to_string(),
+            format!("{memory:.1} MiB"),
+            format!("{:.1} ×", memory / memory_empty),
+            format!("{start:.2} s"),
+            format!("{:.1} ×", start / empty),
+        ]);
     };
-    row("mappings a second", format!("{rate:.0}"), format!("{:.1} ×", rate / writes));
-    row("single writes a second", format!("{writes:.0}"), "1 ×".into());
-    row("the first thousand", format!("{first:.0} ms"), "1 ×".into());
-    row(
-        "the thousand up to 50,000",
-        format!("{fiftieth:.0} ms"),
-        format!("{:.2} ×", fiftieth / first),
-    );
-    row("the last thousand", format!("{last:.0} ms"), format!("{:.2} ×", last / first));
-    let slowest = worst(&steps);
-    row("the slowest thousand", format!("{slowest:.0} ms"), format!("{:.2} ×", slowest / first));
-    row("a thousand of the first tenth", format!("{early:.0} ms"), "1 ×".into());
-    row("a thousand of the last tenth", format!("{late:.0} ms"), format!("{:.2} ×", late / early));
-    row("memory with none mapped", format!("{empty:.1} MiB"), "1 ×".into());
-    row("memory with all mapped", format!("{full:.1} MiB"), format!("{:.1} ×", full / empty));
-    row("memory after a restart", format!("{read:.1} MiB"), format!("{:.1} ×", read / empty));
-    row("start with none mapped", format!("{:.2} s", start_empty.as_secs_f64()), "1 ×".into());
-    let ratio = start_full.as_secs_f64() / start_empty.as_secs_f64();
-    row(
-        "start after a crash",
-        format!("{:.2} s", start_full.as_secs_f64()),
-        format!("{ratio:.1} ×"),
-    );
-    let title = format!("MapEndpointIP by {} clients, {count} endpoints", MANY.clients);
-    print(&title, &rows);
+    size(0, memory_empty, empty);
+    let mut seconds = 0.0;
+    let mut steps: Vec<f64> = Vec::new();
+    for after in [0, HALF] {
+        let load = Load { clients: MANY, each: HALF / MANY, after };
+        let moments = map_all(&control, load).await?;
+        seconds += moments.took().as_secs_f64();
+        steps.extend(moments.steps(STEP).into_iter().map(milliseconds));
+        let full = memory(control.pid());
+        drop(control);
+        let (again, start) = start_timed(side).await;
+        size(after + HALF, full, start);
+        control = again;
+    }
+
+    let mut speed = table(1, &["", "", "RATIO"]);
+    let mut row = |name: &str, figure: f64, unit: &str, compared: f64| {
+        let ratio = format!("{:.2} ×", figure / compared);
+        speed.add_row([name.to_owned(), format!("{figure:.0}{unit}"), ratio]);
+    };
+    let rate = (2 * HALF) as f64 / seconds;
+    row("single writes a second", writes, "", writes);
+    row("mappings a second", rate, "", writes);
+    let first = steps[0];
+    row("the first thousand", first, " ms", first);
+    row("the last thousand of 50,000", steps[HALF / STEP - 1], " ms", first);
+    row("the last thousand of 100,000", steps[steps.len() - 1], " ms", first);
+    row("the slowest thousand", worst(&steps), " ms", first);
+    let tenths: Vec<f64> =
+        steps.chunks(steps.len() / 10).map(|tenth| median(tenth.to_vec())).collect();
+    row("a thousand of the first tenth", tenths[0], " ms", tenths[0]);
+    row("a thousand of the fifth tenth", tenths[4], " ms", tenths[0]);
+    row("a thousand of the last tenth", tenths[9], " ms", tenths[0]);
+    print(&format!("MapEndpointIP by {MANY} clients, {} endpoints", 2 * HALF), &speed);
+    print("What the service keeps, and how fast it is back", &sizes);
     let points = steps.iter().enumerate().map(|(n, step)| (((n + 1) * STEP) as f64, *step));
-    let line = Line { name: format!("{} clients", MANY.clients), points: points.collect() };
+    let line = Line { name: format!("{MANY} clients"), points: points.collect() };
     plot("addresses-many", "A thousand mappings among many", "mapped", "milliseconds", &[line])
+}
+
+/// The service, and after how many seconds it answers.
+async fn start_timed(side: &Side) -> (Control, f64) {
+    let begun = Instant::now();
+    let control = start(side).await;
+    (control, begun.elapsed().as_secs_f64())
 }
 
 async fn start(side: &Side) -> Control {

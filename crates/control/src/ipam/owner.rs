@@ -23,7 +23,8 @@ pub(super) type Request = Box<dyn FnOnce(&mut State) -> Reply + Send>;
 type Reply = Box<dyn FnOnce(bool) + Send>;
 
 const RELOAD_RETRY: Duration = Duration::from_millis(500);
-/// For how long those who were just answered are waited for, so that all share one write.
+/// Those who were just answered are waited for, so that all share one write: until nobody has come
+/// for this long, but not for longer than a write takes.
 const GATHER: Duration = Duration::from_millis(2);
 /// How many addresses that have rested are freed at a time, and how long after the first of them.
 const WAKE: usize = 1024;
@@ -34,6 +35,8 @@ pub(super) struct Owner {
     store: Store,
     inbox: mpsc::Receiver<Request>,
     shutdown: Shutdown,
+    /// How long the last write took.
+    took: Duration,
 }
 
 impl Owner {
@@ -45,7 +48,7 @@ impl Owner {
         shutdown: Shutdown,
     ) -> Result<Self, StartError> {
         let state = load(config, &mut store).await?;
-        Ok(Self { state, store, inbox, shutdown })
+        Ok(Self { state, store, inbox, shutdown, took: Duration::ZERO })
     }
 
     pub(super) fn state(&self) -> &State {
@@ -58,7 +61,9 @@ impl Owner {
         let mut answered = 0;
         while let Some(Some(mut replies)) = shutdown.or(self.next(answered)).await {
             answered = replies.len();
+            let begun = Instant::now();
             let stored = self.store.write(&mut self.state).await;
+            self.took = begun.elapsed();
             if let Err(error) = &stored {
                 warn!("the addresses in use could not be stored: {}", Chain(error));
             }
@@ -93,7 +98,7 @@ impl Owner {
     /// once.
     async fn gather(&mut self, first: Request, expected: usize) -> Vec<Request> {
         let mut requests = vec![first];
-        let end = Instant::now() + GATHER;
+        let end = Instant::now() + self.took;
         loop {
             while let Ok(request) = self.inbox.try_recv() {
                 requests.push(request);
@@ -101,7 +106,8 @@ impl Owner {
             if requests.len() >= expected {
                 return requests;
             }
-            match timeout_at(end, self.inbox.recv()).await {
+            let quiet = end.min(Instant::now() + GATHER);
+            match timeout_at(quiet, self.inbox.recv()).await {
                 Ok(Some(request)) => requests.push(request),
                 _ => return requests,
             }

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 64;
 /// How many parts stay open when another one is opened.
 const OPEN: usize = 32;
 /// How many parts are opened ahead, and since when that is worth while.
-const AHEAD: u32 = 8;
+const AHEAD: u32 = 16;
 const FAST: Duration = Duration::from_secs(1);
 
 /// It can't be read or written.

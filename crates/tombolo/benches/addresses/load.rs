@@ -1,5 +1,4 @@
-//! Clients that ask the address service, each with a connection of its own and one request at a time,
-//! as virtual nodes do.
+//! Clients that ask the address service, each with one request at a time.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -16,6 +15,9 @@ const ENDPOINTS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 #[derive(Clone, Copy)]
 pub struct Load {
     pub clients: usize,
+    /// How many connections they share: one, like the virtual nodes of a cluster, which are in one
+    /// process, or as many as there are clients.
+    pub connections: usize,
     /// Requests of each client.
     pub each: usize,
     /// How many endpoints are mapped already.
@@ -44,13 +46,14 @@ impl Moments {
 
 /// Maps them all.
 pub async fn map_all(control: &Control, load: Load) -> Result<Moments> {
-    let mut clients = Vec::new();
-    for _ in 0..load.clients {
-        clients.push(control.client().await?);
+    let mut connections = Vec::new();
+    for _ in 0..load.connections {
+        connections.push(control.client().await?);
     }
+    let clients = connections.iter().cycle().take(load.clients).cloned();
     let start = Instant::now();
     let mut tasks = JoinSet::new();
-    for (n, mut client) in clients.into_iter().enumerate() {
+    for (n, mut client) in clients.enumerate() {
         let cluster_id = PEERS[0].0;
         let first = load.after + n * load.each;
         tasks.spawn(async move {

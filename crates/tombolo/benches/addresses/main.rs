@@ -30,6 +30,8 @@ const EACH: [(usize, Option<f64>); 5] =
 const MANY: usize = 50;
 /// How many are mapped when the process crashes for the first time; at the second, twice as many.
 const HALF: usize = 50_000;
+/// How many are mapped by clients with connections of their own.
+const APART: usize = 20_000;
 /// How many answers make a point of the plot.
 const STEP: usize = 1000;
 
@@ -54,7 +56,7 @@ async fn few(side: &Side) -> Result<()> {
     for (each, seed) in EACH {
         let writes = writes::a_second(&side.client, FEW).await?;
         let control = start(side).await;
-        let load = Load { clients: FEW, each, after: 0 };
+        let load = Load { clients: FEW, connections: FEW, each, after: 0 };
         let moments = map_all(&control, load).await?;
         drop(control);
         forget(side).await;
@@ -78,6 +80,9 @@ async fn few(side: &Side) -> Result<()> {
 /// Many clients, until 100,000 endpoints are mapped, with a crash half-way and one at the end.
 async fn many(side: &Side) -> Result<()> {
     let writes = writes::a_second(&side.client, MANY).await?;
+    let apart = Load { clients: MANY, connections: MANY, each: APART / MANY, after: 0 };
+    let apart = APART as f64 / map_all(&start(side).await, apart).await?.took().as_secs_f64();
+    forget(side).await;
     let mut sizes = table(0, &["MAPPED", "MEMORY", "RATIO", "START AFTER A CRASH", "RATIO"]);
     let (mut control, empty) = start_timed(side).await;
     let memory_empty = memory(control.pid());
@@ -94,7 +99,7 @@ async fn many(side: &Side) -> Result<()> {
     let mut seconds = 0.0;
     let mut steps: Vec<f64> = Vec::new();
     for after in [0, HALF] {
-        let load = Load { clients: MANY, each: HALF / MANY, after };
+        let load = Load { clients: MANY, connections: 1, each: HALF / MANY, after };
         let moments = map_all(&control, load).await?;
         seconds += moments.took().as_secs_f64();
         steps.extend(moments.steps(STEP).into_iter().map(milliseconds));
@@ -112,7 +117,8 @@ async fn many(side: &Side) -> Result<()> {
     };
     let rate = (2 * HALF) as f64 / seconds;
     row("single writes a second", writes, "", writes);
-    row("mappings a second", rate, "", writes);
+    row("mappings a second, over connections of their own", apart, "", writes);
+    row("mappings a second, over one connection", rate, "", writes);
     let first = steps[0];
     row("the first thousand", first, " ms", first);
     row("the last thousand of 50,000", steps[HALF / STEP - 1], " ms", first);

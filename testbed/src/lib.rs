@@ -56,6 +56,7 @@ pub use fault::{End, Fault, Path, Protocol};
 pub use image::Image;
 pub use machine::Machine;
 pub use node::Node;
+pub use packages::unpack_packages;
 pub use progress::{Progress, Share, Step};
 pub use spec::{ClusterSpec, MAX_CLUSTERS, MAX_NODES, Timings};
 pub use testbed::{Testbed, TestbedBuilder, prepare, require_root};

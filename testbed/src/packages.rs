@@ -41,7 +41,7 @@ pub(crate) struct Packages {
 
 impl Packages {
     pub fn prepare(cache: &Cache, progress: &Progress) -> Result<Self> {
-        let _installing = cache.lock("debian")?;
+        let installing = cache.lock("debian")?;
         let missing: Vec<_> =
             TOOLS.iter().filter(|(program, _)| find_program(program).is_none()).collect();
         if !missing.is_empty() {
@@ -56,17 +56,8 @@ impl Packages {
                 .run()?;
         }
 
-        let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-        let entry = Entry::new(cache, "debian", "runtime", "1", &[release.as_str()]);
-        if !entry.is_complete() {
-            progress.step("packages", format!("unpack {}", RUNTIME.join(", ")));
-            need_apt(&RUNTIME)?;
-            refresh_lists()?;
-            files::remove_tree(entry.dir())?;
-            unpack(entry.dir())?;
-            entry.complete(cache)?;
-        }
-        Ok(Self { root: entry.dir().to_owned() })
+        drop(installing);
+        Ok(Self { root: unpacked(cache, progress, ("runtime", "1"), &RUNTIME)? })
     }
 
     pub fn dirs(&self) -> [PathBuf; 2] {
@@ -78,10 +69,36 @@ impl Packages {
     }
 }
 
-fn unpack(into: &Path) -> Result<()> {
+/// Fetches Debian packages into the cache and unpacks them there, without what they depend on, and
+/// says where. Nothing of it is installed. Another list of packages needs another name or version.
+pub fn unpack_packages(name: &str, version: &str, packages: &[&str]) -> Result<PathBuf> {
+    unpacked(&Cache::of_this_user()?, &Progress::silent(), (name, version), packages)
+}
+
+fn unpacked(
+    cache: &Cache,
+    progress: &Progress,
+    (name, version): (&str, &str),
+    packages: &[&str],
+) -> Result<PathBuf> {
+    let _unpacking = cache.lock("debian")?;
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let entry = Entry::new(cache, "debian", name, version, &[release.as_str()]);
+    if !entry.is_complete() {
+        progress.step("packages", format!("unpack {}", packages.join(", ")));
+        need_apt(packages)?;
+        refresh_lists()?;
+        files::remove_tree(entry.dir())?;
+        unpack(packages, entry.dir())?;
+        entry.complete(cache)?;
+    }
+    Ok(entry.dir().to_owned())
+}
+
+fn unpack(packages: &[&str], into: &Path) -> Result<()> {
     let fetched = into.join("fetched");
     files::make_dir(&fetched)?;
-    let mut download = Cmd::new("apt-get").args(["-q", "download"]).args(RUNTIME);
+    let mut download = Cmd::new("apt-get").args(["-q", "download"]).args(packages);
     download.inner().current_dir(&fetched);
     download.run()?;
     let packages = std::fs::read_dir(&fetched).map_err(Error::file("list", &fetched))?;

@@ -191,6 +191,9 @@ pub const KUBELET_NAMESPACE_ROLE: &str = "liqo-kubelet-namespace";
 /// Annotation of a ForeignCluster that is there because of a ResourceRequest: the request's UID.
 pub const REQUEST_ANNOTATION: &str = "discovery.liqo.io/request";
 
+/// Annotation of a ForeignCluster that a SearchDomain has found: the DNS name that the domain lists.
+pub const RECORD_ANNOTATION: &str = "discovery.liqo.io/record";
+
 /// Annotation of a NamespaceOffloading that stands for [`ENABLED_LABEL`]: it goes with the label.
 pub const MADE_FOR_ANNOTATION: &str = "offloading.liqo.io/made-for";
 

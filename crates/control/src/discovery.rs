@@ -1,6 +1,9 @@
-//! `tombolo discovery`: finds other clusters in the local network, by mDNS, and is found by them.
-//! What it finds becomes a ForeignCluster, and goes again when it is seen no more.
+//! `tombolo discovery`: finds other clusters in the local network, by mDNS, and is found by them;
+//! finds those that DNS domains list. What it finds becomes a ForeignCluster, and goes again when
+//! it is seen no more.
 
+mod dns;
+mod domains;
 mod entries;
 mod mdns;
 
@@ -27,6 +30,8 @@ use tombolo_runtime::{
 };
 use tracing::{info, warn};
 
+pub use dns::Servers;
+use domains::Domains;
 use entries::Entries;
 use mdns::{Heard, Mdns};
 
@@ -37,21 +42,24 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
     let probes = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
-    serve(client, settings, ready, shutdown.clone()).await?;
+    serve(client, settings, Servers::OfThisMachine, ready, shutdown.clone()).await?;
     shutdown.ask();
     probes.await?.with_context(|| format!("answer probes on port {HEALTH_PORT}"))
 }
 
-/// Announces and searches until the end is asked for; `ready` says when it has begun.
+/// Announces and searches, domains at these DNS servers, until the end is asked for; `ready` says
+/// when it has begun.
 pub async fn serve(
     client: Client,
     settings: Settings,
+    servers: Servers,
     ready: watch::Sender<bool>,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let config = Watched::new(Api::all(client.clone()), named(CLUSTER_CONFIG));
     let services = Api::namespaced(client.clone(), NAMESPACE);
     let service = Watched::new(services, named(AUTH_SERVICE));
+    let domains = Domains::start(client.clone(), servers);
     let entries = Entries::start(client, settings.cluster_id.clone());
     shutdown.or(async { tokio::join!(config.filled(), service.filled(), entries.known()) }).await;
 
@@ -62,6 +70,7 @@ pub async fn serve(
         config,
         service,
         entries,
+        domains,
         mdns,
         found: BTreeMap::new(),
         watching: Timestamp::now(),
@@ -77,6 +86,7 @@ struct Discovery {
     config: Watched<ClusterConfig>,
     service: Watched<Service>,
     entries: Entries,
+    domains: Domains,
     mdns: Mdns,
     /// Who is there, by the full name of its announcement.
     found: BTreeMap<String, Announcement>,
@@ -95,11 +105,16 @@ impl Discovery {
                 changed = configs.changed() => {
                     if changed.is_ok() { self.adjust()?; }
                     next = Instant::now();
+                    self.domains.search_now();
                 }
                 changed = services.changed() => {
                     if changed.is_ok() { self.adjust()?; }
                 }
                 heard = self.mdns.hear() => self.note(heard).await,
+                (domain, search) = self.domains.search(&self.entries) => {
+                    let config = self.settings();
+                    self.domains.note(&domain, &search, &self.entries, &config).await;
+                }
                 () = sleep_until(next) => next = Instant::now() + self.look_after().await,
             }
         }
@@ -147,7 +162,7 @@ impl Discovery {
         }
     }
 
-    /// Looks after all entries, and says when to do so again. Who was asked the last time and is
+    /// Looks after the entries of the local network, and says when to do so again. Who was asked the last time and is
     /// still there is seen anew, and asked again; what has expired goes.
     async fn look_after(&mut self) -> Duration {
         let config = self.settings();
@@ -157,7 +172,7 @@ impl Discovery {
         }
         self.mdns.announce_again();
         let now = Timestamp::now();
-        let expiry = self.entries.collect(self.watching, now).await;
+        let expiry = self.entries.collect_lan(self.watching, now).await;
         let shortest = self.found.values().map(|found| found.ttl).chain([config.ttl_seconds]).min();
         let pause = Duration::from_secs(shortest.unwrap_or(1).into()) / 3;
         let until_expiry = expiry.map(|time| time.duration_since(now).unsigned_abs());

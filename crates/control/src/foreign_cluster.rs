@@ -1,7 +1,7 @@
 //! Gets to know other clusters: asks the auth service that a ForeignCluster names who it is, gets
 //! an identity there, and keeps it fresh.
 
-mod auth_service;
+pub(crate) mod auth_service;
 mod authenticate;
 mod ending;
 mod incoming;

@@ -1,24 +1,19 @@
 //! Clusters on one network find each other by mDNS, as far as they are of one group, and
 //! forget each other when they are gone. Each discovery runs in the network of its node.
 
-use std::{
-    fs::File,
-    ops::Deref,
-    os::fd::AsFd,
-    thread::{self, JoinHandle},
-    time::Instant,
-};
+mod common;
+
+use std::{ops::Deref, time::Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tombolo_api::{config::ClusterConfig, discovery::ForeignCluster};
-use tombolo_control::discovery;
-use tombolo_runtime::shutdown::Shutdown;
+use tombolo_control::discovery::Servers;
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
+
+use common::Running;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_find_and_forget_each_other() {
@@ -124,19 +119,6 @@ impl Deref for Side {
     }
 }
 
-/// A discovery that runs.
-struct Running {
-    shutdown: Shutdown,
-    thread: JoinHandle<()>,
-}
-
-impl Running {
-    fn stop(self) {
-        self.shutdown.ask();
-        self.thread.join().expect("it ends well");
-    }
-}
-
 impl Side {
     async fn new(cluster: &Cluster) -> Self {
         let mut side = tombolo_testing::Side::new(cluster).await;
@@ -149,25 +131,8 @@ impl Side {
         Self(side)
     }
 
-    /// In a thread of its own, in the network namespace of the node.
     fn start(&self) -> Running {
-        let shutdown = Shutdown::new();
-        let (cluster, settings, until) =
-            (self.cluster.clone(), self.settings.clone(), shutdown.clone());
-        let network = format!("/run/netns/{}", cluster.node(1).network_namespace());
-        let thread = thread::spawn(move || {
-            let network = File::open(network).expect("the node's network");
-            let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(network.as_fd(), kind).expect("into the network");
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let client = cluster.client().await.expect("a client");
-                let (ready, _) = watch::channel(false);
-                discovery::serve(client, settings, ready, until).await.expect("it runs");
-            });
-        });
-        Running { shutdown, thread }
+        Running::start(self, Servers::OfThisMachine)
     }
 
     async fn configure(&self, discovery: Value) {

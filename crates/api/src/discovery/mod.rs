@@ -11,4 +11,6 @@ pub use foreign_cluster::{
 pub use resource_request::{
     RequestState, ResourceRequest, ResourceRequestSpec, ResourceRequestStatus,
 };
-pub use search_domain::{FoundCluster, SearchDomain, SearchDomainSpec, SearchDomainStatus};
+pub use search_domain::{
+    FoundCluster, SEARCHED, SearchDomain, SearchDomainSpec, SearchDomainStatus,
+};

@@ -5,6 +5,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The type of a SearchDomain's condition: the last search was answered, and all of it is of use.
+pub const SEARCHED: &str = "Searched";
+
 /// Where to search.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(

@@ -6,12 +6,18 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     runtime::watcher,
 };
-use tombolo_api::{ClusterId, config::DiscoveryConfig, discovery::ForeignCluster};
-use tombolo_core::discovery::{Announcement, Sighting, expires_at, seen};
+use tombolo_api::{
+    ClusterId,
+    config::DiscoveryConfig,
+    discovery::{DiscoveryType, ForeignCluster, SearchDomain},
+};
+use tombolo_core::discovery::{
+    Announcement, Listed, Sighting, expires_at, is_found_in, kind, listed, seen, superseded,
+};
 use tombolo_runtime::{observe::Watched, writer};
 use tracing::{info, warn};
 
-const MANAGER: &str = "liqo-discovery";
+pub(super) const MANAGER: &str = "liqo-discovery";
 
 pub(super) struct Entries {
     api: Api<ForeignCluster>,
@@ -32,24 +38,65 @@ impl Entries {
         self.known.filled().await;
     }
 
-    /// A cluster was seen.
+    /// A cluster was seen in the local network.
     pub async fn seen(&self, announcement: &Announcement, config: &DiscoveryConfig) {
-        let known = self.all();
-        let done = match seen(announcement, &known, &self.us, config, Timestamp::now()) {
-            Sighting::LeftAlone => return,
-            Sighting::New(entry) => self.make(&entry).await,
-            Sighting::Again(entry) => self.refresh(&entry).await,
-        };
-        if let Err(error) = done {
-            warn!(cluster = %announcement.cluster.cluster_name, "write the ForeignCluster: {error}");
+        let sighting = seen(announcement, &self.all(), &self.us, config, Timestamp::now());
+        self.write(sighting).await;
+    }
+
+    /// A domain lists a cluster, and these are known. Says which entry of that domain there is now.
+    pub async fn listed(
+        &self,
+        cluster: &Listed,
+        domain: &SearchDomain,
+        known: &[ForeignCluster],
+        config: &DiscoveryConfig,
+    ) -> Option<String> {
+        for entry in superseded(cluster, domain, known, &self.us) {
+            let name = entry.name_any();
+            info!(cluster = name, "it has another entry, or is this very cluster: deleting");
+            self.delete(entry).await;
         }
+        let autojoin = domain.spec.autojoin.unwrap_or(config.autojoin);
+        let now = Timestamp::now();
+        self.write(listed(cluster, domain, known, &self.us, autojoin, now)).await
+    }
+
+    /// Deletes what of the local network has expired, and says when the next one will have.
+    pub async fn collect_lan(&self, watching: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        self.collect(|entry| kind(entry) == DiscoveryType::Lan, watching, now).await
+    }
+
+    /// Deletes what of a domain has expired, and says when the next one will have.
+    pub async fn collect_of(
+        &self,
+        domain: &SearchDomain,
+        watching: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        self.collect(|entry| is_found_in(entry, domain), watching, now).await
+    }
+
+    /// Names of the entries of a domain.
+    pub fn names_of(&self, domain: &SearchDomain) -> Vec<String> {
+        let known = self.all();
+        let of_it = known.iter().filter(|entry| is_found_in(entry, domain));
+        of_it
+            .filter(|entry| entry.metadata.deletion_timestamp.is_none())
+            .map(ResourceExt::name_any)
+            .collect()
     }
 
     /// Deletes what has expired, and says when the next one will have.
-    pub async fn collect(&self, watching: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    async fn collect(
+        &self,
+        is_one: impl Fn(&ForeignCluster) -> bool,
+        watching: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let mut next = None;
-        for entry in self.all() {
-            let Some(expiry) = expires_at(&entry, watching) else { continue };
+        for entry in self.all().iter().filter(|entry| is_one(entry)) {
+            let Some(expiry) = expires_at(entry, watching) else { continue };
             if entry.metadata.deletion_timestamp.is_some() {
                 continue;
             }
@@ -59,15 +106,35 @@ impl Entries {
             }
             let name = entry.name_any();
             info!(cluster = name, "not seen for longer than its announcement holds: deleting");
-            let gone = writer::delete_if_same(&self.api, &name, entry.uid().as_deref()).await;
-            if let Err(error) = gone {
-                warn!(cluster = name, "delete the ForeignCluster: {error}");
-            }
+            self.delete(entry).await;
         }
         next
     }
 
-    fn all(&self) -> Vec<ForeignCluster> {
+    async fn delete(&self, entry: &ForeignCluster) {
+        let name = entry.name_any();
+        let gone = writer::delete_if_same(&self.api, &name, entry.uid().as_deref()).await;
+        if let Err(error) = gone {
+            warn!(cluster = name, "delete the ForeignCluster: {error}");
+        }
+    }
+
+    /// Writes what a sighting leads to, and says which entry that is.
+    async fn write(&self, sighting: Sighting) -> Option<String> {
+        let (entry, done) = match sighting {
+            Sighting::LeftAlone => return None,
+            Sighting::New(entry) => (entry.name_any(), self.make(&entry).await),
+            Sighting::Again(entry) => (entry.name_any(), self.refresh(&entry).await),
+        };
+        if let Err(error) = done {
+            warn!(cluster = entry, "write the ForeignCluster: {error}");
+            return None;
+        }
+        Some(entry)
+    }
+
+    /// All that are known.
+    pub fn all(&self) -> Vec<ForeignCluster> {
         self.known.all().iter().map(|entry| (**entry).clone()).collect()
     }
 

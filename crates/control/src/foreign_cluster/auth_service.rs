@@ -29,14 +29,14 @@ const MOST_BYTES: usize = 1 << 20;
 
 /// An auth service at a URL.
 #[derive(Clone, Debug)]
-pub(super) struct AuthService {
+pub(crate) struct AuthService {
     url: String,
     pin: Option<Fingerprint>,
 }
 
 /// There was no answer, or not the one that was hoped for.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// It can't be reached.
     #[error("{what}: {why}; check the URL, and that nothing between the clusters blocks it")]
     Unreachable { what: String, why: String },

@@ -13,7 +13,7 @@ use tombolo_api::{
 use super::Announcement;
 use crate::peering::request_state;
 
-/// What a sighting of a cluster in the local network leads to.
+/// What a sighting of a cluster leads to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sighting {
     /// A new entry.
@@ -67,7 +67,7 @@ pub fn seen(
     match entry {
         None => {
             let name = object_name(&announcement.cluster, known);
-            let mut new = sighted(&name, announcement, now);
+            let mut new = sighted(&name, DiscoveryType::Lan, url, announcement.ttl, now);
             new.spec.join = config.autojoin;
             new.spec.fingerprint = announcement.fingerprint;
             new.spec.cluster_identity = Some(announcement.cluster.clone());
@@ -75,16 +75,24 @@ pub fn seen(
         }
         Some(entry) if entry.metadata.deletion_timestamp.is_some() => Sighting::LeftAlone,
         Some(entry) if is_pinned_to_another(entry, announcement) => Sighting::LeftAlone,
-        Some(entry) => match kind(entry) {
-            DiscoveryType::Lan | DiscoveryType::IncomingPeering => {
-                let name = entry.metadata.name.as_deref().unwrap_or_default();
-                let mut again = sighted(name, announcement, now);
-                again.metadata.uid = entry.metadata.uid.clone();
-                Sighting::Again(Box::new(again))
-            }
-            DiscoveryType::Wan | DiscoveryType::Manual => Sighting::LeftAlone,
-        },
+        Some(entry) if !gives_way(entry, DiscoveryType::Lan) => Sighting::LeftAlone,
+        Some(entry) => {
+            let again = sighted_again(entry, DiscoveryType::Lan, url, announcement.ttl, now);
+            Sighting::Again(Box::new(again))
+        }
     }
+}
+
+/// Whether a sighting of this kind may change an entry: one that was found in the same way, or in
+/// a weaker one. What somebody made is theirs.
+pub(super) fn gives_way(entry: &ForeignCluster, to: DiscoveryType) -> bool {
+    let strength = |kind| match kind {
+        DiscoveryType::IncomingPeering => 0,
+        DiscoveryType::Lan => 1,
+        DiscoveryType::Wan => 2,
+        DiscoveryType::Manual => 3,
+    };
+    kind(entry) != DiscoveryType::Manual && strength(kind(entry)) <= strength(to)
 }
 
 /// When an entry found by LAN or WAN discovery goes, unless it is seen again; never while there is
@@ -198,19 +206,39 @@ fn is_pinned_to_another(entry: &ForeignCluster, announcement: &Announcement) -> 
     entry.spec.fingerprint.is_some() && entry.spec.fingerprint != announcement.fingerprint
 }
 
-fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
+pub(super) fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
     entry.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id)
 }
 
 /// What a sighting says of an entry. The fingerprint is not among it: anybody in the network can
 /// say one, so only the first counts.
-fn sighted(name: &str, announcement: &Announcement, now: Timestamp) -> ForeignCluster {
-    let mut entry = ForeignCluster::new(name, spec(announcement.auth_url()));
-    entry.spec.ttl = Some(announcement.ttl);
-    entry.metadata.labels = Some(labelled(DiscoveryType::Lan));
+pub(super) fn sighted(
+    name: &str,
+    kind: DiscoveryType,
+    auth_url: String,
+    ttl: u32,
+    now: Timestamp,
+) -> ForeignCluster {
+    let mut entry = ForeignCluster::new(name, spec(auth_url));
+    entry.spec.ttl = Some(ttl);
+    entry.metadata.labels = Some(labelled(kind));
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     entry.metadata.annotations = Some(BTreeMap::from([(LAST_UPDATE_ANNOTATION.to_owned(), time)]));
     entry
+}
+
+/// The same of an entry that is there.
+pub(super) fn sighted_again(
+    entry: &ForeignCluster,
+    kind: DiscoveryType,
+    auth_url: String,
+    ttl: u32,
+    now: Timestamp,
+) -> ForeignCluster {
+    let name = entry.metadata.name.as_deref().unwrap_or_default();
+    let mut again = sighted(name, kind, auth_url, ttl, now);
+    again.metadata.uid = entry.metadata.uid.clone();
+    again
 }
 
 fn labelled(kind: DiscoveryType) -> BTreeMap<String, String> {
@@ -315,6 +343,22 @@ mod tests {
             let spoofed = Announcement { fingerprint, address, ..announcement("milan-id") };
             let known = [pinned.clone()];
             assert_eq!(seen(&spoofed, &known, &us, &config, at(NOW)), Sighting::LeftAlone);
+        }
+    }
+
+    #[test]
+    fn the_stronger_way_to_find_a_cluster_wins() {
+        use DiscoveryType::{IncomingPeering, Lan, Manual, Wan};
+        for (there, gives_way_to) in [
+            (IncomingPeering, vec![IncomingPeering, Lan, Wan, Manual]),
+            (Lan, vec![Lan, Wan, Manual]),
+            (Wan, vec![Wan, Manual]),
+            (Manual, vec![]),
+        ] {
+            let entry = entry("m", there.as_str(), Some("milan-id"));
+            let all = [IncomingPeering, Lan, Wan, Manual];
+            let winners: Vec<_> = all.into_iter().filter(|kind| gives_way(&entry, *kind)).collect();
+            assert_eq!(winners, gives_way_to, "{there}");
         }
     }
 

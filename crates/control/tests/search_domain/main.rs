@@ -1,0 +1,208 @@
+//! What a domain lists in a real DNS server becomes ForeignClusters of that domain, follows what
+//! the server says, and goes when it says no more, but never before the TTL is over.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod dns_server;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tombolo_api::{
+    config::ClusterConfig,
+    discovery::{ForeignCluster, SearchDomain},
+};
+use tombolo_control::discovery::Servers;
+use tombolo_testbed::{ClusterSpec, Testbed, answer_to};
+use tombolo_testing::Side;
+
+use common::Running;
+use dns_server::DnsServer;
+
+const DOMAIN: &str = "company";
+
+/// Milan has an IPv4 address and turin an IPv6 one.
+const TWO: &str = "
+clusters PTR campus-1.clusters
+clusters PTR campus-6.clusters
+campus-1.clusters SRV 0 0 443 auth.campus-1
+campus-1.clusters TXT \"id=milan-id\" \"name=milan\" \
+    \"fingerprint=0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f\"
+campus-6.clusters SRV 9 0 1 nowhere
+campus-6.clusters SRV 0 0 31200 auth.campus-6
+campus-6.clusters TXT id=turin-id name=turin
+auth.campus-1 A 192.0.2.1
+auth.campus-6 AAAA 2001:db8::6
+";
+
+/// Turin is gone. One does not say who it is, one is incomplete, two are known already, one is
+/// this very cluster.
+const OTHERS: &str = "
+clusters PTR campus-1.clusters
+clusters PTR campus-2.clusters
+clusters PTR campus-3.clusters
+clusters PTR campus-4.clusters
+clusters PTR campus-5.clusters
+clusters PTR campus-7.clusters
+campus-1.clusters SRV 0 0 443 auth.campus-1
+campus-1.clusters TXT id=milan-id name=milan
+campus-2.clusters SRV 0 0 443 auth.campus-2
+campus-4.clusters SRV 0 0 443 auth.campus-1
+campus-4.clusters TXT id=naples-id name=naples
+campus-5.clusters SRV 0 0 443 auth.campus-1
+campus-5.clusters TXT id=genoa-id name=genoa
+campus-7.clusters SRV 0 0 443 auth.campus-1
+campus-7.clusters TXT id=id-of-rome name=rome
+auth.campus-1 A 192.0.2.1
+auth.campus-2 A 192.0.2.2
+";
+
+const ONE: &str = "
+clusters PTR campus-1.clusters
+campus-1.clusters SRV 0 0 443 auth.campus-1
+campus-1.clusters TXT id=milan-id name=milan
+auth.campus-1 A 192.0.2.1
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_domain_is_followed() {
+    let bed = Testbed::builder("search-domain")
+        .cluster(ClusterSpec::new("rome").control_plane_only())
+        .start()
+        .await
+        .expect("the API server starts");
+    let cluster = bed.cluster("rome");
+    let mut rome = Side::new(cluster).await;
+    rome.settings.host_ip = cluster.node(1).address().into();
+    let mut dns = DnsServer::new(cluster.node(1).network_namespace());
+
+    found(&rome, &mut dns).await;
+}
+
+async fn found(rome: &Side, dns: &mut DnsServer) {
+    // Only the TTL makes it search again.
+    configure(rome, 3600).await;
+    dns.serve(2, TWO);
+    let spec = json!({ "domain": "clusters.example.com.", "autojoin": true });
+    rome.put::<SearchDomain>(DOMAIN, json!({ "spec": spec })).await;
+    let running = Running::start(rome, Servers::At(DnsServer::address()));
+
+    let milan = rome.until::<ForeignCluster>("milan", |_| true).await;
+    assert_eq!(milan.spec.auth_url, "https://auth.campus-1.example.com:443");
+    assert_eq!((milan.spec.ttl, milan.spec.join), (Some(2), true));
+    assert_eq!(milan.spec.fingerprint.expect("a fingerprint").to_string(), "0f".repeat(32));
+    assert_eq!(milan.labels()["discovery.liqo.io/discovery-type"], "WAN");
+    let domain = rome.get::<SearchDomain>(DOMAIN).await.expect("it is there");
+    let owner = &milan.owner_references()[0];
+    assert_eq!((&owner.kind[..], Some(&owner.uid)), ("SearchDomain", domain.uid().as_ref()));
+    let turin = rome.until::<ForeignCluster>("turin", |_| true).await;
+    assert_eq!(turin.spec.auth_url, "https://auth.campus-6.example.com:31200");
+    let message = says(rome, "Found").await;
+    assert!(message.contains("127.0.0.1:5300") && message.contains("clusters.example.com."));
+    assert_eq!(listed(rome).await, ["milan", "turin"]);
+
+    // A live entry stays, and is seen anew again and again; what people set in it stays too.
+    let (uid, first) = (milan.uid(), seen(&milan));
+    rome.join("milan", false).await;
+    rome.join("turin", false).await;
+    let milan = rome.until::<ForeignCluster>("milan", |milan| seen(milan) > first).await;
+    assert!(milan.uid() == uid && !milan.spec.join);
+
+    // Others come, turin goes. The stronger way to find a cluster wins.
+    known(rome, "naples", "LAN").await;
+    known(rome, "genoa", "Manual").await;
+    dns.serve(2, OTHERS);
+    let nameless = rome.until::<ForeignCluster>("campus-2", |_| true).await;
+    assert!(nameless.spec.cluster_identity.is_none() && nameless.spec.join);
+    rome.until_gone::<ForeignCluster>("turin").await;
+    let is_taken_over = |naples: &ForeignCluster| naples.owner_references().len() == 1;
+    let naples = rome.until::<ForeignCluster>("naples", is_taken_over).await;
+    assert_eq!(naples.labels()["discovery.liqo.io/discovery-type"], "WAN");
+    let message = says(rome, "Incomplete").await;
+    assert!(message.contains("campus-3.clusters.example.com. has no SRV record"), "{message}");
+    let genoa = rome.get::<ForeignCluster>("genoa").await.expect("it stays");
+    assert_eq!(genoa.labels()["discovery.liqo.io/discovery-type"], "Manual");
+    assert!(rome.get::<ForeignCluster>("rome").await.is_none());
+    assert_eq!(rome.get::<ForeignCluster>("milan").await.and_then(|milan| milan.uid()), uid);
+    rome.join("campus-2", false).await;
+
+    lost(rome, dns).await;
+
+    // With the domain go its entries, and no others.
+    dns.serve(60, ONE);
+    rome.until::<ForeignCluster>("milan", |_| true).await;
+    rome.delete::<SearchDomain>(DOMAIN).await;
+    rome.until_gone::<ForeignCluster>("milan").await;
+    assert!(rome.get::<ForeignCluster>("genoa").await.is_some());
+    running.stop();
+}
+
+/// Whatever happens to the server, nothing goes before its TTL is over.
+async fn lost(rome: &Side, dns: &mut DnsServer) {
+    configure(rome, 1).await;
+    type Loss = fn(&mut DnsServer);
+    // That nobody answers is known only after a while.
+    let losses: [(&str, u32, Loss); 3] = [
+        ("NoSuchDomain", 6, |dns| dns.serve(2, "")),
+        ("ServerFailure", 6, DnsServer::lose_the_zone),
+        ("NoAnswer", 25, DnsServer::stop),
+    ];
+    for (reason, ttl, lose) in losses {
+        dns.serve(ttl, ONE);
+        says(rome, "Found").await;
+        let milan = rome.until::<ForeignCluster>("milan", |it| it.spec.ttl == Some(ttl)).await;
+        rome.join("milan", false).await;
+        lose(dns);
+        let message = says(rome, reason).await;
+        assert!(message.contains("127.0.0.1:5300") && message.contains("clusters.example.com."));
+        let still = rome.get::<ForeignCluster>("milan").await;
+        let still = still.unwrap_or_else(|| panic!("{reason}: its TTL was not over"));
+        assert_eq!(still.uid(), milan.uid());
+        let expiry = seen(&still).as_second() + i64::from(ttl);
+        rome.until_gone::<ForeignCluster>("milan").await;
+        assert!(Timestamp::now().as_second() >= expiry, "{reason}: it went before its time");
+        let is_empty = |domain: &SearchDomain| {
+            domain.status.as_ref().is_some_and(|status| status.foreign_clusters.is_empty())
+        };
+        rome.until::<SearchDomain>(DOMAIN, is_empty).await;
+    }
+}
+
+async fn configure(rome: &Side, period: u32) {
+    let discovery = json!({ "searchPeriodSeconds": period });
+    rome.put::<ClusterConfig>("cluster", json!({ "spec": { "discovery": discovery } })).await;
+}
+
+/// A cluster that was found before, in this way.
+async fn known(rome: &Side, name: &str, kind: &str) {
+    let entry: Value = json!({
+        "metadata": { "labels": { "discovery.liqo.io/discovery-type": kind } },
+        "spec": {
+            "authUrl": "https://192.0.2.9:443", "ttl": 3600,
+            "clusterIdentity": { "clusterID": format!("{name}-id"), "clusterName": name },
+        },
+    });
+    rome.put::<ForeignCluster>(name, entry).await;
+}
+
+/// Waits until the condition of the domain has this reason, and returns its message.
+async fn says(rome: &Side, reason: &str) -> String {
+    let what = format!("the SearchDomain says {reason}");
+    let ask = async || {
+        let status = rome.get::<SearchDomain>(DOMAIN).await?.status?;
+        let said = status.conditions.into_iter().find(|said| said.type_ == "Searched")?;
+        (said.reason == reason).then_some(said.message)
+    };
+    answer_to(&what, ask).await
+}
+
+/// The ForeignClusters in the status of the domain.
+async fn listed(rome: &Side) -> Vec<String> {
+    let domain = rome.get::<SearchDomain>(DOMAIN).await.expect("it is there");
+    let found = domain.status.expect("a status").foreign_clusters;
+    found.into_iter().map(|found| found.name).collect()
+}
+
+fn seen(entry: &ForeignCluster) -> Timestamp {
+    entry.annotations()["discovery.liqo.io/last-update-time"].parse().expect("a time")
+}

@@ -1,0 +1,197 @@
+use serde_json::json;
+
+use super::*;
+
+const NOW: &str = "2026-05-01T12:00:00Z";
+
+fn domain() -> SearchDomain {
+    domain_called("company")
+}
+
+fn domain_called(name: &str) -> SearchDomain {
+    serde_json::from_value(json!({
+        "apiVersion": "discovery.liqo.io/v1alpha1",
+        "kind": "SearchDomain",
+        "metadata": { "name": name, "uid": name },
+        "spec": { "domain": "example.com." },
+    }))
+    .unwrap()
+}
+
+fn properties(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn campus() -> Listed {
+    let none = BTreeMap::new();
+    Listed::read("Campus-1.example.com.", "auth.campus-1.example.com.", 443, &none, 60).unwrap()
+}
+
+fn campus_of(id: &str) -> Listed {
+    let cluster =
+        ClusterIdentity { cluster_id: id.parse().unwrap(), cluster_name: "milan".parse().unwrap() };
+    Listed { cluster: Some(cluster), ..campus() }
+}
+
+fn entry(name: &str, kind: &str, id: Option<&str>) -> ForeignCluster {
+    let identity = id.map(|id| json!({ "clusterID": id, "clusterName": "milan" }));
+    serde_json::from_value(json!({
+        "apiVersion": "discovery.liqo.io/v1alpha1",
+        "kind": "ForeignCluster",
+        "metadata": {
+            "name": name, "uid": name, "labels": { "discovery.liqo.io/discovery-type": kind },
+        },
+        "spec": { "authUrl": "https://10.0.0.5:31200", "clusterIdentity": identity },
+    }))
+    .unwrap()
+}
+
+fn sighting(what: &Listed, known: &[ForeignCluster]) -> Sighting {
+    listed(what, &domain(), known, &"rome-id".parse().unwrap(), false, NOW.parse().unwrap())
+}
+
+/// The entry that there is after a first search.
+fn made(what: &Listed) -> ForeignCluster {
+    let Sighting::New(mut made) = sighting(what, &[]) else { panic!("not new") };
+    made.metadata.uid = Some("made".to_owned());
+    *made
+}
+
+#[test]
+fn an_unknown_cluster_becomes_an_entry_of_the_domain() {
+    let new = made(&campus());
+    assert_eq!(new.metadata.name.as_deref(), Some("campus-1"));
+    assert_eq!(new.spec.auth_url, "https://auth.campus-1.example.com:443");
+    assert_eq!((new.spec.ttl, new.spec.join), (Some(60), false));
+    assert_eq!(new.spec.cluster_identity, None);
+    assert_eq!(kind(&new), DiscoveryType::Wan);
+    assert!(is_found_in(&new, &domain()) && !is_found_in(&new, &domain_called("other")));
+    let owner = &new.metadata.owner_references.unwrap()[0];
+    assert_eq!((owner.kind.as_str(), owner.name.as_str()), ("SearchDomain", "company"));
+    assert_eq!(made(&campus_of("milan-id")).metadata.name.as_deref(), Some("milan"));
+}
+
+#[test]
+fn a_name_that_is_taken_or_none_gets_digits() {
+    let known = [entry("campus-1", "Manual", Some("other-id"))];
+    let Sighting::New(new) = sighting(&campus(), &known) else { panic!("not new") };
+    assert_eq!(new.metadata.name.as_deref().map(str::len), Some("campus-1-000000".len()));
+    let odd = Listed { record: "__.example.com.".to_owned(), ..campus() };
+    assert_eq!(made(&odd).metadata.name.as_deref().map(str::len), Some(6));
+}
+
+#[test]
+fn it_is_peered_with_as_told() {
+    let us = "rome-id".parse().unwrap();
+    let seen = listed(&campus(), &domain(), &[], &us, true, NOW.parse().unwrap());
+    assert!(matches!(seen, Sighting::New(new) if new.spec.join));
+}
+
+#[test]
+fn an_entry_is_found_again_by_its_record_whoever_it_is_by_then() {
+    let mut there = made(&campus());
+    for id in [None, Some("milan-id")] {
+        there.spec.cluster_identity = id.and_then(|id| campus_of(id).cluster);
+        let moved = Listed { auth_url: "https://other.example.com:443".to_owned(), ..campus() };
+        let Sighting::Again(again) = sighting(&moved, &[there.clone()]) else { panic!("{id:?}") };
+        assert_eq!(again.metadata.uid.as_deref(), Some("made"));
+        assert_eq!(again.spec.auth_url, "https://other.example.com:443");
+        assert!(is_found_in(&again, &domain()));
+    }
+}
+
+#[test]
+fn weaker_entries_are_taken_over_and_stronger_ones_left_alone() {
+    let milan = campus_of("milan-id");
+    for kind in ["LAN", "IncomingPeering"] {
+        let known = [entry("there", kind, Some("milan-id"))];
+        let Sighting::Again(again) = sighting(&milan, &known) else { panic!("{kind}") };
+        assert_eq!(again.metadata.name.as_deref(), Some("there"));
+        assert!(is_found_in(&again, &domain()));
+    }
+    let known = [entry("there", "Manual", Some("milan-id"))];
+    assert_eq!(sighting(&milan, &known), Sighting::LeftAlone);
+}
+
+#[test]
+fn of_two_domains_that_list_a_cluster_the_first_keeps_it() {
+    let there = made(&campus_of("milan-id"));
+    let (other, us) = (domain_called("other"), "rome-id".parse().unwrap());
+    let now = NOW.parse().unwrap();
+    let seen = listed(&campus_of("milan-id"), &other, &[there], &us, false, now);
+    assert_eq!(seen, Sighting::LeftAlone);
+}
+
+#[test]
+fn a_pinned_entry_is_taken_over_only_by_who_has_its_certificate() {
+    let (pin, another) = ("0f".repeat(32).parse().unwrap(), "00".repeat(32).parse().unwrap());
+    let mut pinned = entry("there", "LAN", Some("milan-id"));
+    pinned.spec.fingerprint = Some(pin);
+    let milan = campus_of("milan-id");
+    for (fingerprint, shown, is_heard) in [
+        (None, None, false),
+        (None, Some(another), false),
+        (None, Some(pin), true),
+        (Some(another), Some(pin), false),
+        (Some(pin), None, true),
+    ] {
+        let milan = Listed { fingerprint, shown, ..milan.clone() };
+        let seen = sighting(&milan, &[pinned.clone()]);
+        assert_eq!(matches!(seen, Sighting::Again(_)), is_heard, "{fingerprint:?} {shown:?}");
+    }
+    let mut ours = made(&milan);
+    ours.spec.fingerprint = Some(pin);
+    assert!(matches!(sighting(&milan, &[ours]), Sighting::Again(_)), "what is ours stays");
+}
+
+#[test]
+fn one_cluster_is_one_entry_once_it_is_known_who_it_is() {
+    let (us, nameless) = ("rome-id".parse().unwrap(), made(&campus()));
+    let (unknown, milan) = (campus(), campus_of("milan-id"));
+    let alone = [nameless.clone()];
+    assert!(superseded(&milan, &domain(), &alone, &us).is_empty());
+    assert!(matches!(sighting(&milan, &alone), Sighting::Again(_)));
+    let both = [nameless.clone(), entry("there", "LAN", Some("milan-id"))];
+    assert_eq!(superseded(&milan, &domain(), &both, &us), [&nameless]);
+    assert!(superseded(&unknown, &domain(), &both, &us).is_empty());
+    assert!(!is_introduced(&unknown, &domain(), &both));
+    assert!(is_introduced(&milan, &domain(), &[]));
+}
+
+#[test]
+fn a_cluster_that_its_own_domain_lists_is_no_other() {
+    let (us, ours) = ("rome-id".parse().unwrap(), campus_of("rome-id"));
+    assert_eq!(sighting(&ours, &[]), Sighting::LeftAlone);
+    let nameless = made(&campus());
+    let known = [nameless];
+    assert_eq!(superseded(&ours, &domain(), &known, &us), [&known[0]]);
+}
+
+#[test]
+fn txt_says_who_it_is() {
+    let print = "0f".repeat(32);
+    let said = properties(&[("id", "milan-id"), ("name", "milan"), ("fingerprint", &print)]);
+    let read = Listed::read("a.example.com.", "auth.example.com.", 443, &said, 0).unwrap();
+    assert_eq!(read.cluster, campus_of("milan-id").cluster);
+    assert_eq!(read.fingerprint.map(|print| print.to_string()), Some(print));
+    assert_eq!(read.ttl, 1);
+    let said = properties(&[("id", "milan-id")]);
+    let read = Listed::read("a.example.com.", "auth.example.com.", 443, &said, 5).unwrap();
+    assert_eq!(read.cluster.unwrap().cluster_name.as_str(), "a");
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let none = BTreeMap::new();
+    for (host, port, said, what) in [
+        (".", 443, none.clone(), "no such service"),
+        ("auth.example.com.", 0, none.clone(), "no such service"),
+        ("a\\032b.example.com.", 443, none, "no host name"),
+        ("auth.example.com.", 443, properties(&[("id", "Not An Id")]), "invalid id"),
+        ("auth.example.com.", 443, properties(&[("name", "\u{fffd}")]), "invalid name"),
+        ("auth.example.com.", 443, properties(&[("fingerprint", "12")]), "invalid fingerprint"),
+    ] {
+        let error = Listed::read("a.example.com.", host, port, &said, 5).unwrap_err().to_string();
+        assert!(error.starts_with("a.example.com. ") && error.ends_with(what), "{error}");
+    }
+}

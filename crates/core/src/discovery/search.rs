@@ -1,0 +1,232 @@
+//! How a search of a domain went, what its status says of that, and when to search again.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tombolo_api::{
+    config::DiscoveryConfig,
+    discovery::{FoundCluster, SEARCHED, SearchDomain, SearchDomainStatus},
+};
+
+use super::{Listed, NotListed};
+use crate::condition::now_is;
+
+/// More clusters than this are not taken from one domain.
+pub const MOST_LISTED: usize = 1000;
+
+/// A search that is over.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// Who was asked.
+    pub servers: String,
+    /// What they said.
+    pub answer: Result<Found, Failure>,
+}
+
+/// What a domain lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The clusters.
+    pub clusters: Vec<Listed>,
+    /// What is listed, but can't be used.
+    pub unusable: Vec<NotListed>,
+}
+
+/// A domain could not be searched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// There is no such domain (NXDOMAIN).
+    NoSuchDomain,
+    /// The server says that it can't or does not want to answer: with this code, such as SERVFAIL.
+    Unwilling(String),
+    /// There is no answer.
+    NoAnswer(String),
+}
+
+impl Search {
+    /// What the condition of the domain is to say.
+    pub fn condition(&self, domain: &SearchDomain, now: Timestamp) -> Condition {
+        let before = domain.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
+        let (name, servers) = (&domain.spec.domain, &self.servers);
+        let kept = "what was found before is kept until its TTL is over";
+        let (is_well, reason, message) = match &self.answer {
+            Ok(Found { clusters, unusable }) if !unusable.is_empty() => {
+                let what: Vec<_> = unusable.iter().take(5).map(ToString::to_string).collect();
+                let (count, all) = (unusable.len(), unusable.len() + clusters.len());
+                let message = format!(
+                    "{count} of the {all} clusters that {name} lists can't be used: {}; correct \
+                     these records; {servers} was asked",
+                    what.join("; ")
+                );
+                (false, "Incomplete", message)
+            }
+            Ok(Found { clusters, .. }) if clusters.is_empty() => {
+                let message = format!(
+                    "{name} lists no cluster; for each, add a PTR record to it; {servers} was asked"
+                );
+                (true, "NothingListed", message)
+            }
+            Ok(Found { clusters, .. }) => {
+                let count = clusters.len();
+                let message = format!("{name} lists {count}; {servers} was asked");
+                (true, "Found", message)
+            }
+            Err(Failure::NoSuchDomain) => {
+                let message = format!(
+                    "{servers} says that there is no domain {name} (NXDOMAIN): check spec.domain, \
+                     and that the zone is served; {kept}"
+                );
+                (false, "NoSuchDomain", message)
+            }
+            Err(Failure::Unwilling(code)) => {
+                let message = format!(
+                    "{servers} answers {code} when asked for {name}: check that DNS server, and \
+                     those of the zone; {kept}"
+                );
+                (false, "ServerFailure", message)
+            }
+            Err(Failure::NoAnswer(why)) => {
+                let message = format!(
+                    "{servers} does not answer when asked for {name} ({why}): check that the DNS \
+                     server runs and can be reached from the nodes; {kept}"
+                );
+                (false, "NoAnswer", message)
+            }
+        };
+        now_is(before, SEARCHED, is_well, reason, &message, now)
+    }
+
+    /// What the status of the domain is to say, with the entries that it has by now.
+    pub fn status(
+        &self,
+        domain: &SearchDomain,
+        entries: Vec<String>,
+        now: Timestamp,
+    ) -> SearchDomainStatus {
+        let mut entries = entries;
+        entries.sort_unstable();
+        entries.dedup();
+        entries.truncate(MOST_LISTED);
+        SearchDomainStatus {
+            foreign_clusters: entries.into_iter().map(|name| FoundCluster { name }).collect(),
+            conditions: vec![self.condition(domain, now)],
+        }
+    }
+}
+
+/// How long to wait for the next search: until a record or an entry holds no more, or as long as
+/// is configured, if that is less. One that failed is soon tried again.
+pub fn next_search(
+    search: &Search,
+    expiry: Option<Timestamp>,
+    config: &DiscoveryConfig,
+    now: Timestamp,
+) -> Duration {
+    let found = search.answer.iter().flat_map(|found| &found.clusters);
+    let ttls = found.map(|cluster| Duration::from_secs(cluster.ttl.into()));
+    let expiry =
+        expiry.map(|time| Duration::try_from(time.duration_since(now)).unwrap_or_default());
+    let period = Duration::from_secs(config.search_period_seconds.into());
+    let retry = search.answer.is_err().then_some(RETRY);
+    ttls.chain(expiry).chain(retry).chain([period]).min().unwrap_or(period).max(SHORTEST)
+}
+
+const SHORTEST: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const NOW: &str = "2026-05-01T12:00:00Z";
+
+    fn domain() -> SearchDomain {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1",
+            "kind": "SearchDomain",
+            "metadata": { "name": "company", "uid": "company" },
+            "spec": { "domain": "example.com." },
+        }))
+        .unwrap()
+    }
+
+    fn search(answer: Result<Found, Failure>) -> Search {
+        Search { servers: "192.0.2.53:53".to_owned(), answer }
+    }
+
+    fn campus(ttl: u32) -> Listed {
+        Listed::read("a.example.com.", "auth.example.com.", 443, &BTreeMap::new(), ttl).unwrap()
+    }
+
+    fn found(ttls: &[u32]) -> Search {
+        let clusters = ttls.iter().map(|ttl| campus(*ttl)).collect();
+        search(Ok(Found { clusters, unusable: Vec::new() }))
+    }
+
+    #[test]
+    fn the_condition_says_what_domain_what_server_and_what_to_do() {
+        let what = "has no SRV record".to_owned();
+        let unusable = vec![NotListed { record: "b.example.com.".to_owned(), what }];
+        for (search, status, reason, part) in [
+            (found(&[60]), "True", "Found", "lists 1"),
+            (found(&[]), "True", "NothingListed", "add a PTR record"),
+            (
+                search(Ok(Found { clusters: vec![campus(60)], unusable })),
+                "False",
+                "Incomplete",
+                "1 of the 2 clusters that example.com. lists can't be used: b.example.com. has no",
+            ),
+            (search(Err(Failure::NoSuchDomain)), "False", "NoSuchDomain", "check spec.domain"),
+            (
+                search(Err(Failure::Unwilling("SERVFAIL".to_owned()))),
+                "False",
+                "ServerFailure",
+                "SERVFAIL",
+            ),
+            (
+                search(Err(Failure::NoAnswer("timed out".to_owned()))),
+                "False",
+                "NoAnswer",
+                "kept until its TTL is over",
+            ),
+        ] {
+            let said = search.condition(&domain(), NOW.parse().unwrap());
+            assert_eq!((said.status.as_str(), said.reason.as_str()), (status, reason));
+            let message = said.message;
+            for part in [part, "example.com.", "192.0.2.53:53"] {
+                assert!(message.contains(part), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_next_search_is_when_something_holds_no_more_but_not_too_late() {
+        let config = DiscoveryConfig { search_period_seconds: 50, ..DiscoveryConfig::default() };
+        let now: Timestamp = NOW.parse().unwrap();
+        let soon = Some("2026-05-01T12:00:07Z".parse().unwrap());
+        let past = Some("2026-05-01T11:00:00Z".parse().unwrap());
+        let dead = search(Err(Failure::NoAnswer(String::new())));
+        for (search, expiry, seconds) in [
+            (found(&[60, 20]), None, 20),
+            (found(&[60]), None, 50),
+            (found(&[]), None, 50),
+            (dead.clone(), None, 30),
+            (dead.clone(), soon, 7),
+            (dead, past, 1),
+        ] {
+            let wait = next_search(&search, expiry, &config, now);
+            assert_eq!(wait, Duration::from_secs(seconds));
+        }
+    }
+
+    #[test]
+    fn the_status_lists_each_entry_once() {
+        let names = ["b", "a", "b"].map(str::to_owned).to_vec();
+        let status = found(&[60]).status(&domain(), names, NOW.parse().unwrap());
+        let names: Vec<_> = status.foreign_clusters.iter().map(|found| &found.name).collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+}

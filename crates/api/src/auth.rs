@@ -54,13 +54,19 @@ pub struct IdentityRequest {
     /// The token by which the cluster that is asked gets an identity in return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub return_token: Option<Confidential>,
+
+    /// For `POST /identity/certificate`: the certificate that is asked for, as a signing request
+    /// in PEM. Its key stays with the cluster that asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_request: Option<String>,
 }
 
 /// An identity.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IdentityResponse {
-    /// A kubeconfig with the URL of the API server and the credentials.
+    /// A kubeconfig with the URL of the API server and the credentials: a token, or a certificate
+    /// without its key.
     pub kubeconfig: Confidential,
 }
 
@@ -85,6 +91,23 @@ pub struct AuthError {
     /// For programs.
     #[serde(default)]
     pub reason: Refusal,
+
+    /// The generation that a certificate has to be for, if the one asked for is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<String>,
+}
+
+impl AuthError {
+    /// For a reason that takes no more words.
+    pub fn new(error: impl Into<String>, reason: Refusal) -> Self {
+        Self { error: error.into(), reason, generation: None }
+    }
+
+    /// The certificate has to be for another generation.
+    pub fn other_generation(generation: String) -> Self {
+        let error = format!("the certificate has to be for generation {generation}");
+        Self { generation: Some(generation), ..Self::new(error, Refusal::OtherGeneration) }
+    }
 }
 
 /// The reasons that a caller tells apart.
@@ -98,6 +121,9 @@ pub enum Refusal {
     IdentityTaken,
     /// The cluster that asks is called like the one that is asked.
     SameName,
+    /// The certificate that was asked for is for another generation of the identity than the one
+    /// that the answer names.
+    OtherGeneration,
     /// Something else, which the text says.
     #[default]
     #[serde(other)]

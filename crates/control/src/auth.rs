@@ -122,10 +122,17 @@ struct Auth {
 fn router(auth: Arc<Auth>) -> Router {
     Router::new()
         .route("/info", get(info))
-        .route("/identity", post(identity).delete(release))
-        .fallback(async || Failure::new(StatusCode::NOT_FOUND, "there is /info and /identity"))
+        .route("/identity", post(token).delete(release))
+        .route("/identity/certificate", post(certificate))
+        .fallback(async || {
+            Failure::new(
+                StatusCode::NOT_FOUND,
+                "there is /info, /identity and /identity/certificate",
+            )
+        })
         .method_not_allowed_fallback(async || {
-            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "GET /info, POST or DELETE /identity")
+            let text = "GET /info, POST or DELETE /identity, POST /identity/certificate";
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, text)
         })
         .layer(DefaultBodyLimit::max(MOST_BYTES))
         .with_state(auth)
@@ -143,8 +150,23 @@ async fn info(State(auth): State<Arc<Auth>>) -> Json<ClusterInfo> {
     })
 }
 
-async fn identity(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<Response, Failure> {
+/// An identity in the form of a token.
+async fn token(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<Response, Failure> {
+    let request = IdentityRequest { signing_request: None, ..read(&body)? };
+    identity(&auth, request).await
+}
+
+/// An identity in the form of a certificate, where this cluster signs any.
+async fn certificate(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<Response, Failure> {
     let request: IdentityRequest = read(&body)?;
+    if request.signing_request.is_none() || request.nonce.is_none() {
+        let text = "a certificate takes a signingRequest and a nonce";
+        return Err(Failure::new(StatusCode::BAD_REQUEST, text));
+    }
+    identity(&auth, request).await
+}
+
+async fn identity(auth: &Auth, request: IdentityRequest) -> Result<Response, Failure> {
     let _waiting = auth.enter()?;
     if request.cluster_id == auth.settings.cluster_id {
         return Err(Failure::new(StatusCode::BAD_REQUEST, "this is the very same cluster"));
@@ -155,14 +177,16 @@ async fn identity(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<Response
     };
     if let Some(error) = namesake(&auth.settings.cluster(), &peer) {
         warn!("refused: {error}");
-        let reason = Refusal::SameName;
-        return Err(Failure(StatusCode::CONFLICT, AuthError { error, reason }));
+        return Err(Failure(StatusCode::CONFLICT, AuthError::new(error, Refusal::SameName)));
     }
     let tokens = auth.tokens(&request).await?;
-    tokens.admit(&request.token).map_err(|refusal| {
+    // Who renews a certificate has shown a token before, which may have been changed since.
+    if let Err(refusal) = tokens.admit(&request.token)
+        && !(request.signing_request.is_some() && auth.requests.knows(&request).await?)
+    {
         warn!(cluster = %request.cluster_id, ?refusal, "refused");
-        Failure::unauthorized(refusal)
-    })?;
+        return Err(Failure::unauthorized(refusal));
+    }
     let answer = auth.requests.answer(&request).await?;
     info!(cluster = %request.cluster_id, "handed over an identity");
     Ok(Json(answer).into_response())
@@ -215,7 +239,7 @@ struct Failure(StatusCode, AuthError);
 
 impl Failure {
     fn new(status: StatusCode, error: &str) -> Self {
-        Self(status, AuthError { error: error.to_owned(), reason: Refusal::Other })
+        Self(status, AuthError::new(error, Refusal::Other))
     }
 
     fn unauthorized(reason: Refusal) -> Self {
@@ -224,7 +248,7 @@ impl Failure {
         } else {
             "the token is not the one in the Secret liqo/auth-token of the cluster asked"
         };
-        Self(StatusCode::UNAUTHORIZED, AuthError { error: error.to_owned(), reason })
+        Self(StatusCode::UNAUTHORIZED, AuthError::new(error, reason))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rights of a ServiceAccount in a namespace.
+//! Rights of accounts and users in a namespace.
 
 use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use kube::api::ObjectMeta;
@@ -14,6 +14,31 @@ pub(crate) enum Rights<'a> {
 
 /// The RoleBinding of this name, that gives rights to the account of a namespace.
 pub(crate) fn binding(name: &str, rights: Rights<'_>, account: (&str, &str)) -> RoleBinding {
+    bind(name, rights, vec![account_of(account)])
+}
+
+/// An account of a namespace.
+pub(crate) fn account_of((name, namespace): (&str, &str)) -> Subject {
+    Subject {
+        kind: "ServiceAccount".to_owned(),
+        name: name.to_owned(),
+        namespace: Some(namespace.to_owned()),
+        ..Subject::default()
+    }
+}
+
+/// Whoever shows a certificate with this name.
+pub(crate) fn user(name: String) -> Subject {
+    Subject {
+        kind: "User".to_owned(),
+        name,
+        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        ..Subject::default()
+    }
+}
+
+/// The RoleBinding of this name, that gives rights to all of these.
+pub(crate) fn bind(name: &str, rights: Rights<'_>, subjects: Vec<Subject>) -> RoleBinding {
     let (kind, role) = match rights {
         Rights::Role(role) => ("Role", role),
         Rights::ClusterRole(role) => ("ClusterRole", role),
@@ -25,11 +50,6 @@ pub(crate) fn binding(name: &str, rights: Rights<'_>, account: (&str, &str)) -> 
             kind: kind.to_owned(),
             name: role.to_owned(),
         },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: account.0.to_owned(),
-            namespace: Some(account.1.to_owned()),
-            ..Subject::default()
-        }]),
+        subjects: Some(subjects),
     }
 }

@@ -1,10 +1,12 @@
 //! Gets to know other clusters: asks the auth service that a ForeignCluster names who it is, gets
 //! an identity there, and keeps it fresh.
 
+mod ask;
 pub(crate) mod auth_service;
 mod authenticate;
 mod ending;
 mod incoming;
+mod own_key;
 mod stored;
 
 use std::{sync::Arc, time::Duration};
@@ -99,6 +101,8 @@ enum Error {
     #[error(transparent)]
     Step(#[from] crate::identity::Error),
     #[error(transparent)]
+    Key(#[from] own_key::BadKey),
+    #[error(transparent)]
     Setback(#[from] Setback),
 }
 
@@ -106,6 +110,8 @@ enum Error {
 struct Authenticated {
     tenant: TenantNamespace,
     server: String,
+    /// Token or certificate.
+    form: &'static str,
     renew_at: Timestamp,
 }
 
@@ -134,7 +140,10 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
     match authenticate::run(state, entry).await {
         Ok(reached) => {
             let remote = reached.tenant.remote.as_deref().unwrap_or_default();
-            let message = format!("{} has given an identity in {remote}", reached.server);
+            let message = format!(
+                "{} has given an identity in {remote}, in the form of a {}",
+                reached.server, reached.form
+            );
             report(state, entry, AuthStatus::Accepted, Some(&reached.tenant), "Accepted", &message)
                 .await?;
             let left = reached.renew_at.duration_since(Timestamp::now());

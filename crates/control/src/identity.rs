@@ -4,6 +4,8 @@
 mod account;
 pub(crate) mod base64;
 mod provisions;
+mod signer;
+mod signing_request;
 pub(crate) mod tenant;
 
 use std::{sync::Arc, time::Duration};
@@ -20,14 +22,14 @@ use kube::{
 };
 use tombolo_api::{
     ClusterIdentity,
-    auth::Confidential,
+    auth::{AuthError, Confidential, Refusal},
     discovery::ResourceRequest,
     names::{
         AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, FINALIZER,
         IDENTITY_RECORD_LABEL, NAMESPACE,
     },
 };
-use tombolo_core::identity::{Access, NotARecord, Record, name_or_id, stage};
+use tombolo_core::identity::{Access, Credentials, NotARecord, Record, Subject, name_or_id, stage};
 use tombolo_runtime::{
     finalizer,
     observe::Watched,
@@ -40,6 +42,7 @@ use crate::context::Context;
 
 pub(crate) use account::request_token;
 pub(crate) use provisions::{hex, nonce_key, random};
+use signer::Signer;
 
 const MANAGER: &str = "liqo-control/identity";
 
@@ -61,9 +64,10 @@ pub async fn run(context: Arc<Context>) {
     context.watches.of::<ResourceRequest>().feed(&queue, move |request| {
         request.namespace().and_then(|namespace| record_of(&index, &namespace))
     });
+    let signer = Signer::default();
     let work = queue::run("identity", asked, async |name: String| {
         match records.get(AUTH_NAMESPACE, &name) {
-            Some(record) => reconcile(&record, &context).await,
+            Some(record) => reconcile(&record, &context, &signer).await,
             None => Ok(Again::WhenAsked),
         }
     });
@@ -105,7 +109,7 @@ fn record_of(records: &Store<Secret>, tenant: &str) -> Option<String> {
     records.state().iter().find(in_it).map(|secret| secret.name_any())
 }
 
-async fn reconcile(secret: &Secret, context: &Context) -> Result<Again, Error> {
+async fn reconcile(secret: &Secret, context: &Context, signer: &Signer) -> Result<Again, Error> {
     let records = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
     let name = secret.name_any();
     let record = Record::read(secret).map_err(|error| Error::Record(name.clone(), error))?;
@@ -132,7 +136,7 @@ async fn reconcile(secret: &Secret, context: &Context) -> Result<Again, Error> {
     let tenant = tenant::ensure(&context.client, &peer).await?;
     let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &tenant);
     let requests = requests.list(&Default::default()).await.map_err(failed("list the requests"))?;
-    account::ensure(
+    let subject = account::ensure(
         &context.client,
         &tenant,
         &peer,
@@ -140,7 +144,10 @@ async fn reconcile(secret: &Secret, context: &Context) -> Result<Again, Error> {
     )
     .await?;
     if record.is_open() {
-        let answered = answer(context, &record, &peer, &tenant).await?;
+        let answered = match credentials(context, &record, &tenant, &subject, signer).await? {
+            Ok(credentials) => answer(context, &record, &peer, &tenant, credentials).await?,
+            Err(refusal) => refuse(&record, &tenant, refusal),
+        };
         return write(&records, secret, &answered).await;
     }
     let now = Timestamp::now();
@@ -151,12 +158,43 @@ async fn reconcile(secret: &Secret, context: &Context) -> Result<Again, Error> {
     }
 }
 
+/// A certificate, if that is what was asked for and what there is here, else a token; or why
+/// neither is given.
+async fn credentials(
+    context: &Context,
+    record: &Record,
+    tenant: &str,
+    subject: &Subject,
+    signer: &Signer,
+) -> Result<Result<Credentials, AuthError>, Error> {
+    let client = &context.client;
+    let Some(request) = &record.signing_request else {
+        return Ok(Ok(Credentials::Token(account::token(client, tenant).await?)));
+    };
+    match signing_request::check(request) {
+        Ok(asked) if asked == *subject => {}
+        Ok(asked) if asked.cluster_id == subject.cluster_id => {
+            return Ok(Err(AuthError::other_generation(subject.generation.clone())));
+        }
+        Ok(_) => {
+            let error = "the signing request is for another cluster than the one that asks";
+            return Ok(Err(AuthError::new(error, Refusal::Other)));
+        }
+        Err(error) => return Ok(Err(AuthError::new(error.to_string(), Refusal::Other))),
+    }
+    Ok(Ok(match signer.sign(client, subject, request).await? {
+        Some(pem) => Credentials::Certificate { certificate: base64::standard(&pem), key: None },
+        None => Credentials::Token(account::token(client, tenant).await?),
+    }))
+}
+
 /// The record with an identity for who asked.
 async fn answer(
     context: &Context,
     record: &Record,
     peer: &ClusterIdentity,
     tenant: &str,
+    credentials: Credentials,
 ) -> Result<Record, Error> {
     if let Some(token) = &record.return_token {
         keep_token(context, record, token).await?;
@@ -165,17 +203,31 @@ async fn answer(
         server: context.settings.api_server_url.clone(),
         ca: root_ca(context).await?.map(|pem| base64::standard(pem.as_bytes())),
         namespace: tenant.to_owned(),
-        token: account::token(&context.client, tenant).await?,
+        credentials,
     };
-    info!(cluster = %peer.cluster_name, id = %peer.cluster_id, tenant, "giving an identity");
+    let form = access.credentials.form();
+    info!(cluster = %peer.cluster_name, id = %peer.cluster_id, tenant, form, "giving an identity");
     Ok(Record {
         answered: Some(record.request.clone()),
         answered_at: Some(Timestamp::now()),
         kubeconfig: Some(access.kubeconfig(&context.settings.cluster_name)),
+        refusal: None,
         tenant: Some(tenant.to_owned()),
         return_token: None,
         ..record.clone()
     })
+}
+
+/// The record with why there is no identity for who asked.
+fn refuse(record: &Record, tenant: &str, refusal: AuthError) -> Record {
+    Record {
+        answered: Some(record.request.clone()),
+        answered_at: Some(Timestamp::now()),
+        kubeconfig: None,
+        refusal: Some(refusal),
+        tenant: Some(tenant.to_owned()),
+        ..record.clone()
+    }
 }
 
 /// The record as it is to be, unless it has changed since it was read.

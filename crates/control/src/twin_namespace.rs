@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
+use k8s_openapi::api::{
+    core::v1::Namespace,
+    rbac::v1::{RoleBinding, Subject},
+};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ObjectMeta, PostParams},
@@ -22,7 +25,7 @@ use tombolo_runtime::{
 };
 
 use crate::{
-    binding::{Rights, binding},
+    binding::{Rights, account_of, bind},
     by_tenant::peer_of,
     context::Context,
 };
@@ -36,6 +39,7 @@ pub async fn run(ctx: Arc<Context>) {
         maps: observer.share(watches.of()),
         bindings: Bound::ALL
             .map(|bound| (bound, observer.watch(Api::all(client.clone()), named(bound.role())))),
+        identities: observer.watch(Api::all(client.clone()), named(TENANT_ACCOUNT)),
     };
     observer.run("twin_namespace", &ctx.shutdown, || seen.reconcile()).await;
 }
@@ -67,6 +71,8 @@ struct Seen {
     namespaces: Store<Namespace>,
     maps: Store<NamespaceMap>,
     bindings: [(Bound, Store<RoleBinding>); 2],
+    /// The bindings of other clusters' identities, in their tenant namespaces.
+    identities: Store<RoleBinding>,
 }
 
 /// Who gets rights in a twin namespace.
@@ -86,14 +92,6 @@ impl Bound {
         match self {
             Self::Home => TWIN_ROLE,
             Self::Control => CONTROL_TWIN_ROLE,
-        }
-    }
-
-    /// Account and namespace of it.
-    fn account(self, tenant: &str) -> (&'static str, &str) {
-        match self {
-            Self::Home => (TENANT_ACCOUNT, tenant),
-            Self::Control => (CONTROL_ACCOUNT, NAMESPACE),
         }
     }
 }
@@ -184,14 +182,29 @@ impl Seen {
             .map_err(|error| Error::Make(twin.name.clone(), twin.home.clone(), error))
     }
 
+    /// The home cluster is whoever its identity says in its tenant namespace: nobody, once that has
+    /// been taken away.
+    fn who(&self, bound: Bound, tenant: &str) -> Vec<Subject> {
+        match bound {
+            Bound::Home => {
+                let identity = self.identities.get(&ObjectRef::new(TENANT_ACCOUNT).within(tenant));
+                identity.and_then(|binding| binding.subjects.clone()).unwrap_or_default()
+            }
+            Bound::Control => vec![account_of((CONTROL_ACCOUNT, NAMESPACE))],
+        }
+    }
+
     async fn bind(&self, twin: &Twin, tenant: &str) -> Result<(), Error> {
         let api = Api::namespaced(self.client.clone(), &twin.name);
         for (bound, bindings) in &self.bindings {
             let role = bound.role();
-            let wanted = binding(role, Rights::ClusterRole(role), bound.account(tenant));
+            let wanted = bind(role, Rights::ClusterRole(role), self.who(*bound, tenant));
             let have = bindings.get(&ObjectRef::new(role).within(&twin.name));
-            if have.is_some_and(|b| b.role_ref == wanted.role_ref && b.subjects == wanted.subjects)
-            {
+            if have.is_some_and(|b| {
+                b.role_ref == wanted.role_ref
+                    && b.subjects.clone().unwrap_or_default()
+                        == wanted.subjects.clone().unwrap_or_default()
+            }) {
                 continue;
             }
             let applied = writer::apply(&api, MANAGER, &wanted).await;

@@ -2,19 +2,23 @@
 
 mod admission;
 mod kubeconfig;
+mod lifetime;
 mod nonce;
 mod record;
 mod rights;
+mod subject;
 mod tenant;
 mod token;
 
 pub use admission::{Admission, Tokens, admit};
-pub use kubeconfig::{Access, Incomplete};
+pub use kubeconfig::{Access, Credentials, Incomplete};
+pub use lifetime::Lifetime;
 pub use nonce::{hash, nonce};
 pub use record::{NotARecord, Record, record_name, return_token_name};
 pub use rights::{Stage, rules, stage};
+pub use subject::{NotASubject, ORGANISATION, Subject};
 pub use tenant::{Users, tenant_namespace};
-pub use token::{Lifetime, NotAToken};
+pub use token::{NotAToken, TokenClaims};
 
 use tombolo_api::{ClusterId, ClusterIdentity, ClusterName};
 

@@ -4,15 +4,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use http::{HeaderValue, Request, header::AUTHORIZATION};
+use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{Client as Http, connect::HttpConnector},
     rt::TokioExecutor,
 };
 use kube::{
     Client, Config,
-    client::{Body, ClientBuilder, ConfigExt, retry::RetryPolicy},
+    client::{Body, ClientBuilder, ConfigExt, middleware::AuthLayer, retry::RetryPolicy},
 };
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, retry::RetryLayer};
 
@@ -26,7 +27,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
 /// A client for the cluster that this process runs in, or that the kubeconfig says.
 pub async fn local() -> Result<Client, LocalError> {
-    build(&Config::infer().await?, None).map_err(LocalError::Build)
+    build(&Config::infer().await?).map_err(LocalError::Build)
 }
 
 /// There is no client of the own cluster.
@@ -40,11 +41,73 @@ pub enum LocalError {
     Build(#[source] kube::Error),
 }
 
-/// A token that can be changed while the client is in use.
-pub(crate) type Token = Arc<ArcSwap<HeaderValue>>;
+/// What a client shows of itself. It can be changed while the client is in use, and counts from the
+/// next request on: connections that were opened with what was shown before get no more of them.
+pub(crate) struct Credentials {
+    token: ArcSwapOption<HeaderValue>,
+    connections: ArcSwap<Http<HttpsConnector<HttpConnector>, Body>>,
+}
 
-/// A client as `config` says, but with this token in the place of its own.
-pub fn build(config: &Config, token: Option<Token>) -> Result<Client, kube::Error> {
+impl Credentials {
+    /// This token, or the certificate in `config`, or both.
+    pub fn new(config: &Config, token: Option<HeaderValue>) -> Result<Arc<Self>, kube::Error> {
+        Ok(Arc::new(Self {
+            token: ArcSwapOption::from_pointee(token),
+            connections: ArcSwap::from_pointee(connections(config)?),
+        }))
+    }
+
+    /// Shows another token.
+    pub fn set_token(&self, token: Option<HeaderValue>) {
+        self.token.store(token.map(Arc::new));
+    }
+
+    /// Shows the certificate in `config`, if any.
+    pub fn set_certificate(&self, config: &Config) -> Result<(), kube::Error> {
+        self.connections.store(Arc::new(connections(config)?));
+        Ok(())
+    }
+}
+
+/// A client as `config` says.
+pub fn build(config: &Config) -> Result<Client, kube::Error> {
+    with_credentials(config, config.auth_layer()?, Credentials::new(config, None)?)
+}
+
+/// A client as `config` says, but with these credentials in the place of its own.
+pub(crate) fn build_with(
+    config: &Config,
+    credentials: Arc<Credentials>,
+) -> Result<Client, kube::Error> {
+    with_credentials(config, None, credentials)
+}
+
+fn with_credentials(
+    config: &Config,
+    own: Option<AuthLayer>,
+    credentials: Arc<Credentials>,
+) -> Result<Client, kube::Error> {
+    let shown = credentials.clone();
+    let authorize = move |mut request: Request<Body>| {
+        if let Some(token) = &*shown.token.load() {
+            request.headers_mut().insert(AUTHORIZATION, HeaderValue::clone(token));
+        }
+        request
+    };
+    let send = move |request: Request<Body>| credentials.connections.load().request(request);
+    let service = ServiceBuilder::new()
+        // Also for all tries together.
+        .layer_fn(Limited)
+        .layer(config.base_uri_layer())
+        .layer(RetryLayer::new(RetryPolicy::server_retry()))
+        .map_request(authorize)
+        .option_layer(own)
+        .map_err(BoxError::from)
+        .service_fn(send);
+    Ok(ClientBuilder::new(service.boxed(), config.default_namespace.clone()).build())
+}
+
+fn connections(config: &Config) -> Result<Http<HttpsConnector<HttpConnector>, Body>, kube::Error> {
     // Whoever was first to choose a provider has chosen the same.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut connector = HttpConnector::new();
@@ -56,23 +119,5 @@ pub fn build(config: &Config, token: Option<Token>) -> Result<Client, kube::Erro
     connector.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     let connector = config.rustls_https_connector_with_connector(connector)?;
-    let http: Http<_, Body> = Http::builder(TokioExecutor::new()).build(connector);
-
-    let own = if token.is_none() { config.auth_layer()? } else { None };
-    let authorize = move |mut request: Request<Body>| {
-        if let Some(token) = &token {
-            request.headers_mut().insert(AUTHORIZATION, HeaderValue::clone(&token.load()));
-        }
-        request
-    };
-    let service = ServiceBuilder::new()
-        // Also for all tries together.
-        .layer_fn(Limited)
-        .layer(config.base_uri_layer())
-        .layer(RetryLayer::new(RetryPolicy::server_retry()))
-        .map_request(authorize)
-        .option_layer(own)
-        .map_err(BoxError::from)
-        .service(http);
-    Ok(ClientBuilder::new(service.boxed(), config.default_namespace.clone()).build())
+    Ok(Http::builder(TokioExecutor::new()).build(connector))
 }

@@ -1,12 +1,11 @@
 //! Clients of other clusters, by the identities that they gave us. A client stays the same while
-//! its token is renewed.
+//! its token or certificate is renewed.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use arc_swap::ArcSwap;
 use http::HeaderValue;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
@@ -19,7 +18,7 @@ use tombolo_api::{
     names::{IDENTITY_KUBECONFIG_KEY, IDENTITY_SECRET},
 };
 
-use crate::client::{self, Token};
+use crate::client::{self, Credentials};
 
 /// Another cluster, as we are known there.
 #[derive(Clone)]
@@ -42,7 +41,7 @@ impl Remote {
         Self { client, namespace, cluster, url, made: Arc::default() }
     }
 
-    /// Whether both have the same client. After a change of more than the token they have not.
+    /// Whether both have the same client. After a change of more than the credentials they have not.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.made, &other.made)
     }
@@ -90,9 +89,11 @@ pub struct Remotes {
 }
 
 struct Known {
-    /// Everything of the identity but the token.
+    /// Everything of the identity but the credentials.
     rest: String,
-    token: Token,
+    credentials: Arc<Credentials>,
+    /// The certificate that is shown, if any.
+    certificate: Option<String>,
     remote: Remote,
 }
 
@@ -109,7 +110,7 @@ impl Remotes {
     }
 
     /// The client for a cluster that has given us an identity. Reads the identity anew each time,
-    /// so a renewed token counts from the next call on, for all who have the client.
+    /// so a renewed one counts from the next call on, for all who have the client.
     pub async fn get(&self, cluster: &ForeignCluster) -> Result<Remote, NoIdentity> {
         let name = cluster.metadata.name.clone().unwrap_or_default();
         let status = cluster.status.as_ref();
@@ -153,29 +154,34 @@ impl Remotes {
             .map_err(|_| unusable(namespace, "an incomplete kubeconfig"))?;
         // The clusters' clocks and load differ; a watch is ended by its connection, not by time.
         config.read_timeout = None;
-        let token = config
-            .auth_info
-            .token
-            .take()
-            .and_then(|token| bearer(secrecy::ExposeSecret::expose_secret(&token)))
-            .ok_or_else(|| unusable(namespace, "without a token"))?;
+        let token = config.auth_info.token.take();
+        let token = token.and_then(|token| bearer(secrecy::ExposeSecret::expose_secret(&token)));
+        let certificate = config.auth_info.client_certificate_data.clone();
+        if token.is_none() && certificate.is_none() {
+            return Err(unusable(namespace, "without a token or a certificate"));
+        }
         let rest =
             format!("{} {} {:?}", config.cluster_url, config.default_namespace, config.root_cert);
+        let no_client = |_| unusable(namespace, "no client can be made of it");
 
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(namespace)
+        if let Some(known) = known.get_mut(namespace)
             && known.rest == rest
             && known.remote.cluster == cluster
         {
-            known.token.store(Arc::new(token));
+            if known.certificate != certificate {
+                known.credentials.set_certificate(&config).map_err(no_client)?;
+                known.certificate = certificate;
+            }
+            known.credentials.set_token(token);
             return Ok(known.remote.clone());
         }
-        let token: Token = Arc::new(ArcSwap::from_pointee(token));
-        let client = client::build(&config, Some(token.clone()))
-            .map_err(|_| unusable(namespace, "no client can be made of it"))?;
+        let credentials = Credentials::new(&config, token).map_err(no_client)?;
+        let client = client::build_with(&config, credentials.clone()).map_err(no_client)?;
         let (namespace_there, url) = (config.default_namespace, config.cluster_url.to_string());
         let remote = Remote::new(client, namespace_there, cluster, url);
-        known.insert(namespace.to_owned(), Known { rest, token, remote: remote.clone() });
+        let now = Known { rest, credentials, certificate, remote: remote.clone() };
+        known.insert(namespace.to_owned(), now);
         Ok(remote)
     }
 }

@@ -85,5 +85,5 @@ async fn answers_again(client: &Client) {
 async fn client_of(cluster: &Cluster) -> Client {
     let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).expect("the kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    client::build(&config.expect("a configuration"), None).expect("a client")
+    client::build(&config.expect("a configuration")).expect("a client")
 }

@@ -47,7 +47,7 @@ impl Target {
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
         let config = config.with_context(|| format!("use context {context:?} of {source}"))?;
         let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-        let client = tombolo_runtime::client::build(&config, None)
+        let client = tombolo_runtime::client::build(&config)
             .with_context(|| format!("make a client for {url}"))?;
         let advice = format!(
             "is the cluster running, and is context {context:?} of {source} the one you mean? \

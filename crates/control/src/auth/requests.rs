@@ -49,6 +49,17 @@ impl Requests {
         Ok(secret.and_then(|secret| token_in(&secret)).unwrap_or_default())
     }
 
+    /// Whether this is who has the identity already: it shows the nonce that it was given for.
+    pub async fn knows(&self, request: &IdentityRequest) -> Result<bool, Failure> {
+        let name = record_name(&request.cluster_id);
+        let secret = self.records.get_opt(&name).await.map_err(|error| internal(&error))?;
+        let recorded = secret
+            .filter(|secret| secret.metadata.deletion_timestamp.is_none())
+            .and_then(|secret| Record::read(&secret).ok());
+        let new = Record::of(request, String::new());
+        Ok(recorded.is_some() && admit(recorded.as_ref(), &new) == Admission::Again)
+    }
+
     /// Records the request and waits for the answer.
     pub async fn answer(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
         let record = Record::of(request, Uuid::new_v4().to_string());
@@ -67,7 +78,7 @@ impl Requests {
             }
             Err(_) => None,
         };
-        let Some(kubeconfig) = answer else {
+        let Some(answer) = answer else {
             if record.nonce_hash.is_none() {
                 // Nobody could ask for it again.
                 self.patch(&name, json!({ "released": encode("true") })).await?;
@@ -75,6 +86,7 @@ impl Requests {
             let text = "the control plane of this cluster has not answered in time: try again";
             return Err(Failure::new(StatusCode::GATEWAY_TIMEOUT, text));
         };
+        let kubeconfig = answer.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why))?;
         let nothing = json!({ "kubeconfig": null, "returnToken": null });
         if self.patch(&name, nothing).await.is_err() {
             warn!("the answer stays in its record until the control plane forgets it");
@@ -114,6 +126,8 @@ impl Requests {
                         "metadata": { "resourceVersion": version },
                         "data": {
                             "released": null,
+                            "signingRequest": new.signing_request.as_deref().map(encode),
+                            "refusal": null,
                             "request": encode(&new.request),
                             "clusterName": new.cluster_name.as_ref().map(|name| encode(name.as_str())),
                             "authUrl": new.auth_url.as_deref().map(encode),
@@ -144,22 +158,24 @@ impl Requests {
 }
 
 /// The answer to the latest request, if its nonce is ours: another one of the same cluster may have
-/// come between, and is as good.
-fn answer_in(secret: &Secret, ours: &Record) -> Option<Confidential> {
+/// come between, and is as good, but for a certificate, which is for one key.
+fn answer_in(secret: &Secret, ours: &Record) -> Option<Result<Confidential, AuthError>> {
     let record = Record::read(secret).ok()?;
     let same = record.request == ours.request
-        || record.nonce_hash.is_some() && record.nonce_hash == ours.nonce_hash;
-    if same && !record.is_open() { record.kubeconfig } else { None }
+        || record.nonce_hash.is_some()
+            && record.nonce_hash == ours.nonce_hash
+            && record.signing_request == ours.signing_request;
+    if !same || record.is_open() {
+        return None;
+    }
+    record.kubeconfig.map(Ok).or(record.refusal.map(Err))
 }
 
 fn taken() -> Failure {
     let error = "this cluster id has an identity here already, which was given to whoever showed \
                  another nonce; if it is lost, delete the Secret identity-<cluster id> in the \
                  namespace liqo-auth of this cluster";
-    Failure(
-        StatusCode::CONFLICT,
-        AuthError { error: error.to_owned(), reason: Refusal::IdentityTaken },
-    )
+    Failure(StatusCode::CONFLICT, AuthError::new(error, Refusal::IdentityTaken))
 }
 
 fn internal(error: &kube::Error) -> Failure {

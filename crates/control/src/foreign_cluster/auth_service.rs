@@ -65,7 +65,16 @@ impl AuthService {
         self.call(Method::GET, "/info", None::<&()>).await
     }
 
-    /// Asks for an identity.
+    /// Asks for an identity in the form of a certificate, if it gives any.
+    pub async fn certificate(
+        &self,
+        request: &IdentityRequest,
+    ) -> Result<IdentityResponse, Failure> {
+        let path = "/identity/certificate";
+        self.call(Method::POST, path, Some(request)).await.map(|(answer, _)| answer)
+    }
+
+    /// Asks for an identity in the form of a token.
     pub async fn identity(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
         self.call(Method::POST, "/identity", Some(request)).await.map(|(answer, _)| answer)
     }

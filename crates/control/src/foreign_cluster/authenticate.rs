@@ -22,13 +22,17 @@ use tombolo_api::{
 use tombolo_core::{
     condition::find,
     discovery::{kind, senior},
-    identity::{Access, Lifetime, namesake, nonce, return_token_name},
+    identity::{
+        Access, Credentials, Incomplete, Lifetime, TokenClaims, namesake, nonce, return_token_name,
+    },
 };
 use tracing::{debug, info, warn};
 
 use super::{
     Authenticated, Clusters, Error, Setback,
+    ask::Asking,
     auth_service::{AuthService, Failure},
+    own_key,
     stored::Stored,
 };
 use crate::{
@@ -42,6 +46,9 @@ const RENEW_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// An identity that could not be tried is tried again after this long.
 const DOUBT_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// A certificate says nothing when its rights are taken away: it is tried this often.
+const TRY_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// Sees to it that there is an identity, and that it counts for some time to come.
 pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Authenticated, Error> {
@@ -62,6 +69,13 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
                 Ok(reached)
             }
         },
+        Kept::Due(reached) => match meet(state, entry).await {
+            Err(error) => {
+                warn!(cluster = %peer.cluster_name, "renew the identity: {error}");
+                Ok(reached)
+            }
+            anew => anew,
+        },
         Kept::None => meet(state, entry).await,
     }
 }
@@ -72,6 +86,8 @@ enum Kept {
     Good(Authenticated),
     /// Nobody says that it does not, but it could not be tried either.
     InDoubt(Authenticated),
+    /// It counts for a while, and the next one is to be asked for.
+    Due(Authenticated),
     /// It has to be asked for.
     None,
 }
@@ -149,7 +165,7 @@ async fn keep(
     };
     let Some(access) = stored.access.clone() else { return Ok(Kept::None) };
     let owes_token = entry.spec.join && !stored.return_token_sent;
-    let lifetime = Lifetime::read(access.token.reveal(), base64::url_safe);
+    let lifetime = lifetime(&access.credentials);
     let (false, Ok(lifetime)) = (owes_token, lifetime) else { return Ok(Kept::None) };
 
     let reached = |renew_at| Authenticated {
@@ -158,46 +174,86 @@ async fn keep(
             remote: Some(access.namespace.clone()),
         },
         server: access.server.clone(),
+        form: access.credentials.form(),
         renew_at,
     };
     let now = Timestamp::now();
+    let after = |wait| now.saturating_add(wait).unwrap_or(now);
     let conditions = status.map(|status| &*status.conditions).unwrap_or_default();
     let in_doubt = find(conditions, API_SERVER).is_some_and(|said| said.status == "False");
+    let token = match &access.credentials {
+        Credentials::Token(token) => Some(token),
+        Credentials::Certificate { .. } => None,
+    };
     if now < lifetime.renew_at() {
-        if !in_doubt {
-            return Ok(Kept::Good(reached(lifetime.renew_at())));
+        let look = lifetime.renew_at();
+        let look = if token.is_some() { look } else { look.min(after(TRY_AGAIN)) };
+        if !in_doubt && token.is_some() {
+            return Ok(Kept::Good(reached(look)));
         }
         return Ok(match counts(context, tenant, peer).await {
-            Some(true) => Kept::Good(reached(lifetime.renew_at())),
+            Some(true) => Kept::Good(reached(look)),
             Some(false) => Kept::None,
-            None => Kept::InDoubt(reached(now.saturating_add(DOUBT_AGAIN).unwrap_or(now))),
+            None if in_doubt => Kept::InDoubt(reached(after(DOUBT_AGAIN))),
+            None => Kept::Good(reached(look)),
         });
     }
+    let Some(token) = token else {
+        let counts = now < lifetime.expires;
+        return Ok(if counts { Kept::Due(reached(after(RENEW_AGAIN))) } else { Kept::None });
+    };
     let Ok(remote) = context.remotes.in_namespace(tenant, peer.clone()).await else {
         return Ok(Kept::None);
     };
-    let renewed =
-        identity::request_token(&remote.client, &remote.namespace, &lifetime.account).await;
+    let Ok(claims) = TokenClaims::read(token.reveal(), base64::url_safe) else {
+        return Ok(Kept::None);
+    };
+    let renewed = identity::request_token(&remote.client, &remote.namespace, &claims.account).await;
     match renewed {
         Ok(token) => {
-            let lifetime = Lifetime::read(token.reveal(), base64::url_safe).ok();
-            stored.access = Some(Access { token, ..access.clone() });
+            let claims = TokenClaims::read(token.reveal(), base64::url_safe).ok();
+            let credentials = Credentials::Token(token);
+            stored.access = Some(Access { credentials, ..access.clone() });
             stored.write(&context.client, tenant, peer).await?;
             // From here on the new token counts for all who use the client.
             let _ = context.remotes.in_namespace(tenant, peer.clone()).await;
             info!(cluster = %peer.cluster_name, "renewed the identity");
-            let good = |lifetime: Lifetime| Kept::Good(reached(lifetime.renew_at()));
-            Ok(lifetime.map_or(Kept::None, good))
+            let good = |claims: TokenClaims| Kept::Good(reached(claims.lifetime.renew_at()));
+            Ok(claims.map_or(Kept::None, good))
         }
         Err(error) if now < lifetime.expires && !says_unknown(&error) => {
             warn!(cluster = %peer.cluster_name, "renew the identity: {error}");
-            Ok(Kept::Good(reached(now.saturating_add(RENEW_AGAIN).unwrap_or(now))))
+            Ok(Kept::Good(reached(after(RENEW_AGAIN))))
         }
         Err(error) => {
             info!(cluster = %peer.cluster_name, "the identity counts no more: {error}");
             Ok(Kept::None)
         }
     }
+}
+
+/// How long they count, or what is wrong with them.
+fn lifetime(credentials: &Credentials) -> Result<Lifetime, String> {
+    match credentials {
+        Credentials::Token(token) => TokenClaims::read(token.reveal(), base64::url_safe)
+            .map(|claims| claims.lifetime)
+            .map_err(|error| error.to_string()),
+        Credentials::Certificate { key: None, .. } => Err("it has no key".to_owned()),
+        Credentials::Certificate { certificate, key: Some(_) } => {
+            own_key::lifetime(certificate).map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// An identity as it came, with the key that is ours.
+fn complete(access: Access, key: Option<&Confidential>) -> Result<Access, String> {
+    let Credentials::Certificate { certificate, .. } = access.credentials else {
+        return Ok(access);
+    };
+    let key = key.ok_or("there is no key for the certificate")?;
+    own_key::fits(&certificate, key).map_err(|error| error.to_string())?;
+    let key = Some(base64::standard(key.reveal().as_bytes()).into());
+    Ok(Access { credentials: Credentials::Certificate { certificate, key }, ..access })
 }
 
 /// Whether the other cluster still knows us, if it says.
@@ -264,6 +320,7 @@ async fn ask(
         stored.write(client, &tenant, peer).await?;
     }
     let service = AuthService::new(&entry.spec.auth_url, Some(shown));
+    let asking = Asking { client, service: &service, tenant: &tenant, peer };
     let mut result = None;
     for token in tokens(context, peer).await? {
         // Our own token is for those whose token we have, or with whom we want to peer.
@@ -277,8 +334,9 @@ async fn ask(
             nonce: Some(nonce.clone()),
             auth_url: auth_url::find(client).await.ok(),
             return_token,
+            signing_request: None,
         };
-        let answer = service.identity(&request).await;
+        let answer = asking.ask(&request, &mut stored).await?;
         let again =
             matches!(&answer, Err(failure) if failure.refusal() == Some(Refusal::WrongToken));
         result = Some((answer, sent));
@@ -299,20 +357,26 @@ async fn ask(
     };
     let value: Value =
         serde_saphyr::from_str(kubeconfig.reveal()).map_err(|_| unusable("it is no kubeconfig"))?;
-    let access = Access::read(&value).map_err(|error| unusable(&error.to_string()))?;
-    let lifetime = Lifetime::read(access.token.reveal(), base64::url_safe)
-        .map_err(|error| unusable(&error.to_string()))?;
+    let access = Access::read(&value)
+        .map_err(|error: Incomplete| error.to_string())
+        .and_then(|access| complete(access, stored.next_key.as_ref()))
+        .map_err(|why| unusable(&why))?;
+    let lifetime = lifetime(&access.credentials).map_err(|why| unusable(&why))?;
     stored = Stored {
         nonce,
         access: Some(access.clone()),
+        next_key: None,
+        generation: stored.generation,
         return_token_sent: return_token_sent || stored.return_token_sent,
     };
     stored.write(client, &tenant, peer).await?;
     let _ = context.remotes.in_namespace(&tenant, peer.clone()).await;
-    info!(cluster = %peer.cluster_name, server = access.server, "got an identity");
+    let form = access.credentials.form();
+    info!(cluster = %peer.cluster_name, server = access.server, form, "got an identity");
     Ok(Authenticated {
         tenant: TenantNamespace { local: Some(tenant), remote: Some(access.namespace) },
         server: access.server,
+        form,
         renew_at: lifetime.renew_at(),
     })
 }
@@ -379,7 +443,7 @@ fn setback(failure: &Failure) -> Setback {
         (_, Some(Refusal::WrongToken)) => (Refused, WRONG_TOKEN, false),
         (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),
         (_, Some(Refusal::SameName)) => (Refused, "SameName", false),
-        (_, Some(Refusal::Other)) => (Pending, "AuthFailed", true),
+        (_, Some(Refusal::Other | Refusal::OtherGeneration)) => (Pending, "AuthFailed", true),
         (Failure::OtherCertificate { .. }, _) => (Pending, "OtherCertificate", true),
         (Failure::NotUnderstood { .. }, _) => (Pending, "NotAnAuthService", true),
         (_, None) => (Pending, "AuthUnreachable", true),

@@ -13,6 +13,8 @@ use tombolo_runtime::writer;
 use super::MANAGER;
 use crate::identity::{Error, failed};
 
+const NEXT_KEY: &str = "nextKey";
+const GENERATION: &str = "generation";
 const RETURN_TOKEN_SENT: &str = "returnTokenSent";
 
 /// What is kept about an identity.
@@ -22,6 +24,10 @@ pub(super) struct Stored {
     pub nonce: Confidential,
     /// The identity, once it was given.
     pub access: Option<Access>,
+    /// The key of the certificate that is asked for next.
+    pub next_key: Option<Confidential>,
+    /// The generation of our identity there, as that cluster has named it.
+    pub generation: Option<String>,
     /// Whether that cluster has what it needs to get an identity here.
     pub return_token_sent: bool,
 }
@@ -46,6 +52,8 @@ impl Stored {
         Self {
             nonce: text(IDENTITY_NONCE_KEY).unwrap_or_default().into(),
             access: kubeconfig,
+            next_key: text(NEXT_KEY).map(Confidential::from),
+            generation: text(GENERATION),
             return_token_sent: text(RETURN_TOKEN_SENT).is_some(),
         }
     }
@@ -61,6 +69,8 @@ impl Stored {
         let fields = [
             (IDENTITY_NONCE_KEY, Some(self.nonce.reveal())),
             (IDENTITY_KUBECONFIG_KEY, kubeconfig.as_ref().map(Confidential::reveal)),
+            (NEXT_KEY, self.next_key.as_ref().map(Confidential::reveal)),
+            (GENERATION, self.generation.as_deref()),
             (RETURN_TOKEN_SENT, self.return_token_sent.then_some("true")),
         ];
         let data = fields.into_iter().filter_map(|(key, text)| {

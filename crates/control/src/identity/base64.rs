@@ -10,6 +10,11 @@ pub(crate) fn standard(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
+/// What is in a kubeconfig.
+pub(crate) fn from_standard(text: &str) -> Option<Vec<u8>> {
+    STANDARD.decode(text).ok()
+}
+
 /// As in a token.
 pub(crate) fn url_safe(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()

@@ -1,6 +1,7 @@
 //! Two API servers, the auth service and the controllers of both clusters: from a URL to an
 //! identity that can do what it should and nothing else.
 
+mod certificate;
 mod logs;
 mod namesake;
 mod parting;
@@ -24,10 +25,15 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     story::a_wrong_url_is_named(&rome).await;
     namesake::a_cluster_of_the_same_name_is_refused(&rome, &milan).await;
     story::no_token_and_a_wrong_one_are_refused_until_there_is_the_right_one(&rome, &milan).await;
+    certificate::an_identity_is_a_certificate_whose_key_stays_at_home(&rome, &milan).await;
+    certificate::kubectl_can_use_it(&rome, &milan).await;
     story::the_token_that_came_along_is_enough(&rome, &milan).await;
     story::a_cluster_is_known_once_and_never_to_itself(&rome, &milan).await;
     service::an_identity_is_given_once(&milan).await;
     service::it_says_who_it_is_and_what_is_wrong(&milan).await;
+    certificate::nothing_else_is_signed(&milan).await;
+    certificate::a_certificate_is_renewed_in_time(&rome, &milan).await;
+    certificate::a_certificate_that_was_taken_away_never_counts_again(&rome, &milan).await;
     rights::an_identity_can_do_what_it_should_and_nothing_else(&rome, &milan).await;
     story::an_identity_outlives_the_url_it_came_from(&rome, &milan).await;
     story::a_lost_identity_is_asked_for_again(&rome, &milan).await;
@@ -37,10 +43,12 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;
     service::a_given_certificate_is_used_as_soon_as_it_is_there(&rome).await;
     parting::the_last_to_go_takes_the_namespace_along(&rome, &milan).await;
+    certificate::where_nobody_signs_there_is_a_token(&rome, &milan).await;
 
     for side in [&rome, &milan] {
         logs.have_no(&side.token().await);
         logs.have_no(&side.secret("liqo", "liqo-nonce-key", "key").await);
     }
+    logs.have_no("PRIVATE KEY");
     logs.have_no_token();
 }

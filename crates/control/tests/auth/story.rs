@@ -118,7 +118,7 @@ pub async fn an_identity_follows_the_api_server_that_it_is_for(rome: &Side, mila
 }
 
 /// Has the controllers look at an entry.
-async fn touch(side: &Side, name: &str) {
+pub async fn touch(side: &Side, name: &str) {
     let annotations = json!({ "touched": Timestamp::now().to_string() });
     let touch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
     let clusters = side.all::<ForeignCluster>();

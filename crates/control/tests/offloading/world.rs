@@ -2,6 +2,7 @@
 
 use std::{ops::Deref, sync::Arc};
 
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -48,6 +49,7 @@ async fn start() -> (Testbed, World) {
     for peer in ["rome", "milan"] {
         world.tenant(&format!("liqo-tenant-{peer}"), &format!("id-of-{peer}")).await;
     }
+    world.identity_of("rome").await;
     let tenant = json!({ "tenantNamespace": { "local": "liqo-tenant-milan" } });
     world.foreign_cluster("milan", tenant).await;
     let offer = json!({
@@ -96,6 +98,18 @@ async fn carry(client: Client) {
 }
 
 impl World {
+    /// The other cluster has an identity here.
+    async fn identity_of(&self, peer: &str) {
+        let tenant = format!("liqo-tenant-{peer}");
+        let role = json!({
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "liqo-cluster",
+        });
+        let account =
+            json!({ "kind": "ServiceAccount", "name": "liqo-cluster", "namespace": tenant });
+        let binding = json!({ "roleRef": role, "subjects": [account] });
+        self.put_in::<RoleBinding>(&tenant, "liqo-cluster", binding).await;
+    }
+
     /// The NamespaceOffloading of a namespace, once it is as wanted.
     pub async fn offloading(
         &self,

@@ -13,8 +13,32 @@ pub struct Access {
     pub ca: Option<String>,
     /// The tenant namespace there.
     pub namespace: String,
-    /// The token.
-    pub token: Confidential,
+    /// What shows who we are.
+    pub credentials: Credentials,
+}
+
+/// What an identity is shown by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// A token of a service account.
+    Token(Confidential),
+    /// A certificate.
+    Certificate {
+        /// The certificate, in base64 of PEM.
+        certificate: String,
+        /// Its key, in base64 of PEM. `None` on the way: the key never leaves who made it.
+        key: Option<Confidential>,
+    },
+}
+
+impl Credentials {
+    /// For people: in which form the identity is.
+    pub fn form(&self) -> &'static str {
+        match self {
+            Self::Token(_) => "token",
+            Self::Certificate { .. } => "certificate",
+        }
+    }
 }
 
 /// A kubeconfig without what an [`Access`] needs.
@@ -30,12 +54,21 @@ impl Access {
         if let Some(ca) = &self.ca {
             cluster["certificate-authority-data"] = ca.as_str().into();
         }
+        let user = match &self.credentials {
+            Credentials::Token(token) => json!({ "token": token.reveal() }),
+            Credentials::Certificate { certificate, key: None } => {
+                json!({ "client-certificate-data": certificate })
+            }
+            Credentials::Certificate { certificate, key: Some(key) } => {
+                json!({ "client-certificate-data": certificate, "client-key-data": key.reveal() })
+            }
+        };
         let context = json!({ "cluster": name, "user": name, "namespace": self.namespace });
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{ "name": name, "cluster": cluster }],
-            "users": [{ "name": name, "user": { "token": self.token.reveal() } }],
+            "users": [{ "name": name, "user": user }],
             "contexts": [{ "name": name, "context": context }],
             "current-context": name,
         });
@@ -52,11 +85,21 @@ impl Access {
         if !server.starts_with("https://") {
             return Err(Incomplete("https server"));
         }
+        let credentials = match text("/users/0/user/client-certificate-data", "certificate") {
+            Ok(certificate) => {
+                let key = text("/users/0/user/client-key-data", "key").ok();
+                Credentials::Certificate { certificate, key: key.map(Confidential::from) }
+            }
+            Err(_) => {
+                let token = text("/users/0/user/token", "token or certificate")?;
+                Credentials::Token(token.into())
+            }
+        };
         Ok(Self {
             server,
             ca: text("/clusters/0/cluster/certificate-authority-data", "").ok(),
             namespace: text("/contexts/0/context/namespace", "namespace")?,
-            token: text("/users/0/user/token", "token")?.into(),
+            credentials,
         })
     }
 }
@@ -70,7 +113,7 @@ mod tests {
             server: "https://10.0.0.5:6443".to_owned(),
             ca: Some("UEVN".to_owned()),
             namespace: "liqo-tenant-rome".to_owned(),
-            token: "t0ken".to_owned().into(),
+            credentials: Credentials::Token("t0ken".to_owned().into()),
         }
     }
 
@@ -87,6 +130,21 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_comes_without_its_key_and_is_kept_with_it() {
+        let (certificate, key) = ("Q0VSVA==".to_owned(), "S0VZ".to_owned().into());
+        let with = |key| Access {
+            credentials: Credentials::Certificate { certificate: certificate.clone(), key },
+            ..access()
+        };
+        let (sent, kept) = (with(None), with(Some(key)));
+        assert!(!value(&sent).to_string().contains("client-key"));
+        for access in [sent, kept] {
+            assert_eq!(Access::read(&value(&access)), Ok(access.clone()));
+            assert!(!format!("{access:?}").contains("S0VZ"));
+        }
+    }
+
+    #[test]
     fn programs_and_files_that_it_names_are_not_taken() {
         let mut kubeconfig = value(&access());
         kubeconfig["users"][0]["user"]["exec"] = json!({ "command": "sh" });
@@ -100,7 +158,7 @@ mod tests {
         for (pointer, what) in [
             ("/clusters/0/cluster/server", "server"),
             ("/contexts/0/context/namespace", "namespace"),
-            ("/users/0/user/token", "token"),
+            ("/users/0/user/token", "token or certificate"),
         ] {
             let mut kubeconfig = value(&access());
             *kubeconfig.pointer_mut(pointer).unwrap() = Value::Null;

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use tombolo_api::{
     ClusterId, ClusterName,
-    auth::{Confidential, IdentityRequest},
+    auth::{AuthError, Confidential, IdentityRequest},
     names::{AUTH_NAMESPACE, CLUSTER_ID_LABEL, IDENTITY_RECORD_LABEL},
 };
 
@@ -26,12 +26,16 @@ pub struct Record {
     pub return_token: Option<Confidential>,
     /// Hash of its nonce, if it gave one.
     pub nonce_hash: Option<String>,
+    /// The certificate that it asks for, as a signing request in PEM. `None`: it asks for a token.
+    pub signing_request: Option<String>,
     /// Tells this request from earlier ones of the same cluster.
     pub request: String,
     /// The request that was answered last.
     pub answered: Option<String>,
     /// The answer: an identity, until it was handed over.
     pub kubeconfig: Option<Confidential>,
+    /// The answer in the place of an identity: why there is none.
+    pub refusal: Option<AuthError>,
     /// When it was answered.
     pub answered_at: Option<Timestamp>,
     /// Where the identity's things are: the tenant namespace.
@@ -65,9 +69,11 @@ impl Record {
             auth_url: request.auth_url.clone(),
             return_token: request.return_token.clone(),
             nonce_hash: request.nonce.as_ref().map(hash),
+            signing_request: request.signing_request.clone(),
             request: id,
             answered: None,
             kubeconfig: None,
+            refusal: None,
             answered_at: None,
             tenant: None,
             released: false,
@@ -92,9 +98,11 @@ impl Record {
             auth_url: text(AUTH_URL),
             return_token: text(RETURN_TOKEN).map(Confidential::from),
             nonce_hash: text(NONCE_HASH),
+            signing_request: text(SIGNING_REQUEST),
             request: text(REQUEST).ok_or(NotARecord(REQUEST))?,
             answered: text(ANSWERED),
             kubeconfig: text(KUBECONFIG).map(Confidential::from),
+            refusal: text(REFUSAL).and_then(|text| serde_json::from_str(&text).ok()),
             answered_at: text(ANSWERED_AT).and_then(|time| time.parse().ok()),
             tenant: text(TENANT),
             released: text(RELEASED).is_some(),
@@ -111,15 +119,18 @@ impl Record {
             (IDENTITY_RECORD_LABEL.to_owned(), "true".to_owned()),
         ]));
         let answered_at = self.answered_at.map(|time| time.to_string());
+        let refusal = self.refusal.as_ref().and_then(|why| serde_json::to_string(why).ok());
         let fields = [
             (CLUSTER_ID, Some(self.cluster_id.as_str())),
             (CLUSTER_NAME, self.cluster_name.as_ref().map(ClusterName::as_str)),
             (AUTH_URL, self.auth_url.as_deref()),
             (RETURN_TOKEN, self.return_token.as_ref().map(Confidential::reveal)),
             (NONCE_HASH, self.nonce_hash.as_deref()),
+            (SIGNING_REQUEST, self.signing_request.as_deref()),
             (REQUEST, Some(self.request.as_str())),
             (ANSWERED, self.answered.as_deref()),
             (KUBECONFIG, self.kubeconfig.as_ref().map(Confidential::reveal)),
+            (REFUSAL, refusal.as_deref()),
             (ANSWERED_AT, answered_at.as_deref()),
             (TENANT, self.tenant.as_deref()),
             (RELEASED, self.released.then_some("true")),
@@ -156,9 +167,11 @@ const CLUSTER_NAME: &str = "clusterName";
 const AUTH_URL: &str = "authUrl";
 const RETURN_TOKEN: &str = "returnToken";
 const NONCE_HASH: &str = "nonceHash";
+const SIGNING_REQUEST: &str = "signingRequest";
 const REQUEST: &str = "request";
 const ANSWERED: &str = "answered";
 const KUBECONFIG: &str = "kubeconfig";
+const REFUSAL: &str = "refusal";
 const ANSWERED_AT: &str = "answeredAt";
 const TENANT: &str = "tenantNamespace";
 const RELEASED: &str = "released";
@@ -173,7 +186,7 @@ mod tests {
     fn record(nonce: Option<&str>) -> Record {
         let request: IdentityRequest = serde_json::from_value(serde_json::json!({
             "clusterID": "cluster-1", "clusterName": "rome", "token": "t", "nonce": nonce,
-            "authUrl": "https://rome", "returnToken": "r3turn",
+            "authUrl": "https://rome", "returnToken": "r3turn", "signingRequest": "PEM",
         }))
         .unwrap();
         Record::of(&request, "1".to_owned())
@@ -188,6 +201,7 @@ mod tests {
         record.answered_at = Some("2026-05-01T12:00:00Z".parse().unwrap());
         record.tenant = Some("liqo-tenant-rome".to_owned());
         record.released = true;
+        record.refusal = Some(AuthError::other_generation("2".to_owned()));
         assert_eq!(Record::read(&record.to_secret()), Ok(record));
         assert_eq!(Record::read(&Secret::default()), Err(NotARecord("clusterID")));
     }

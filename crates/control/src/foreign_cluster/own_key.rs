@@ -1,0 +1,83 @@
+//! The key of our certificate at another cluster: made here, kept here, and never sent anywhere.
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use tombolo_api::auth::Confidential;
+use tombolo_core::identity::{Lifetime, ORGANISATION, Subject};
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+
+use crate::identity::base64;
+
+/// A key that can't be made or used.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{0} the key of our certificate")]
+pub(super) struct BadKey(&'static str);
+
+/// A certificate that is of no use to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct BadCertificate(&'static str);
+
+/// A new key, in PEM.
+pub(super) fn make() -> Result<Confidential, BadKey> {
+    Ok(KeyPair::generate().map_err(|_| BadKey("make"))?.serialize_pem().into())
+}
+
+/// What to have signed so as to become `subject`, in PEM.
+pub(super) fn signing_request(key: &Confidential, subject: &Subject) -> Result<String, BadKey> {
+    let key = KeyPair::from_pem(key.reveal()).map_err(|_| BadKey("read"))?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, ORGANISATION);
+    params.distinguished_name.push(DnType::CommonName, subject.to_string());
+    let request = params.serialize_request(&key).map_err(|_| BadKey("sign with"))?;
+    request.pem().map_err(|_| BadKey("sign with"))
+}
+
+/// How long a certificate counts, in base64 of PEM.
+pub(super) fn lifetime(certificate: &str) -> Result<Lifetime, BadCertificate> {
+    with(certificate, |certificate| {
+        let validity = certificate.validity();
+        Lifetime::of_seconds(validity.not_before.timestamp(), validity.not_after.timestamp())
+            .ok_or(BadCertificate("the certificate has no end"))
+    })
+}
+
+/// Whether a certificate is for this key.
+pub(super) fn fits(certificate: &str, key: &Confidential) -> Result<(), BadCertificate> {
+    let other = BadCertificate("the certificate is for another key");
+    let key = KeyPair::from_pem(key.reveal()).map_err(|_| other)?;
+    with(certificate, |certificate| {
+        let same = certificate.public_key().raw == key.subject_public_key_info();
+        if same { Ok(()) } else { Err(other) }
+    })
+}
+
+fn with<T>(
+    certificate: &str,
+    read: impl FnOnce(&X509Certificate<'_>) -> Result<T, BadCertificate>,
+) -> Result<T, BadCertificate> {
+    let bad = BadCertificate("this is no certificate");
+    let pem = base64::from_standard(certificate).ok_or(bad)?;
+    let der = CertificateDer::from_pem_slice(&pem).map_err(|_| bad)?;
+    let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| bad)?;
+    read(&certificate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_fits_its_own_key_only() {
+        let (ours, others) = (make().unwrap(), make().unwrap());
+        let key = KeyPair::from_pem(ours.reveal()).unwrap();
+        let certificate = CertificateParams::default().self_signed(&key).unwrap().pem();
+        let certificate = base64::standard(certificate.as_bytes());
+        assert_eq!(fits(&certificate, &ours), Ok(()));
+        assert!(fits(&certificate, &others).is_err());
+        let life = lifetime(&certificate).unwrap();
+        assert!(life.issued < life.renew_at() && life.renew_at() < life.expires);
+        assert!(lifetime("").is_err() && lifetime("UEVN").is_err());
+    }
+}

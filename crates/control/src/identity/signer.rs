@@ -1,0 +1,149 @@
+//! Has certificates for other clusters signed by this cluster's own signer, through the Kubernetes
+//! API. Not every cluster has that signer: then there is no certificate, and a token is given.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, pin_mut};
+use k8s_openapi::{
+    ByteString,
+    api::certificates::v1::{
+        CertificateSigningRequest, CertificateSigningRequestCondition,
+        CertificateSigningRequestSpec, CertificateSigningRequestStatus,
+    },
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
+};
+use sha2::{Digest, Sha256};
+use tokio::time::timeout;
+use tombolo_core::identity::Subject;
+use tombolo_runtime::writer;
+use tracing::{debug, info};
+
+use super::{Error, MANAGER, account::TOKEN_SECONDS, failed, hex};
+
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+/// How long a certificate counts: as long as a token.
+const SECONDS: i64 = TOKEN_SECONDS;
+/// How long the signer may take. Who asks waits for longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A signer that has not answered is left alone for this long.
+const ABSENCE: Duration = Duration::from_secs(600);
+
+/// This cluster's signer, which may not be there.
+#[derive(Debug, Default)]
+pub(super) struct Signer {
+    absent_since: Mutex<Option<Instant>>,
+}
+
+impl Signer {
+    /// A certificate, in PEM, for what was asked in `request`, which has been checked. `None`: this
+    /// cluster signs none.
+    pub async fn sign(
+        &self,
+        client: &Client,
+        subject: &Subject,
+        request: &str,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let absent = *self.absent_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if absent.is_some_and(|since| since.elapsed() < ABSENCE) {
+            return Ok(None);
+        }
+        let requests = Api::<CertificateSigningRequest>::all(client.clone());
+        // Whoever asks once more for the same gets the same.
+        let digest = hex(&Sha256::digest(request.as_bytes())[..8]);
+        let name = format!("{}-{digest}", subject.to_string().replace(':', "-"));
+        let signed = timeout(PATIENCE, ask(&requests, &name, request)).await;
+        let deleted = requests.delete(&name, &Default::default()).await.map(drop);
+        if let Err(error) = writer::absent_is_fine(deleted) {
+            debug!("delete CertificateSigningRequest {name}: {error}");
+        }
+        let certificate = match signed {
+            Ok(signed) => signed?,
+            Err(_) => None,
+        };
+        let now = certificate.is_none().then(Instant::now);
+        *self.absent_since.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        if certificate.is_none() {
+            info!("{SIGNER} signs no certificates in this cluster: identities are tokens");
+        }
+        Ok(certificate)
+    }
+}
+
+/// The certificate, or `None` when it is denied.
+async fn ask(
+    requests: &Api<CertificateSigningRequest>,
+    name: &str,
+    pem: &str,
+) -> Result<Option<Vec<u8>>, Error> {
+    let said = |what: &str| failed(format!("{what} CertificateSigningRequest {name}"));
+    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let wanted = CertificateSigningRequest {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.as_bytes().to_vec()),
+            signer_name: SIGNER.to_owned(),
+            usages: Some(vec!["client auth".to_owned()]),
+            expiration_seconds: Some(i32::try_from(SECONDS).unwrap_or(i32::MAX)),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    let mut now = match requests.create(&params, &wanted).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            requests.get(name).await.map_err(said("read"))?
+        }
+        made => made.map_err(said("make"))?,
+    };
+    if !has(&now, "Approved") {
+        let status = now.status.get_or_insert_default();
+        status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+            type_: "Approved".to_owned(),
+            status: "True".to_owned(),
+            reason: Some("ClusterIdentity".to_owned()),
+            message: Some("an identity for another cluster".to_owned()),
+            ..CertificateSigningRequestCondition::default()
+        });
+        let approved = requests.replace_subresource("approval", name, &params, &now).await;
+        now = approved.map_err(said("approve"))?;
+    }
+    let from = now.resource_version().unwrap_or_default();
+    if let Some(outcome) = outcome(&now) {
+        return Ok(outcome);
+    }
+    let only = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let changes = requests.watch(&only, &from).await.map_err(said("watch"))?;
+    pin_mut!(changes);
+    while let Some(change) = changes.next().await {
+        match change.map_err(said("watch"))? {
+            WatchEvent::Added(now) | WatchEvent::Modified(now) => {
+                if let Some(outcome) = outcome(&now) {
+                    return Ok(outcome);
+                }
+            }
+            WatchEvent::Deleted(_) | WatchEvent::Error(_) => break,
+            WatchEvent::Bookmark(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// What has come of it, once something has.
+fn outcome(request: &CertificateSigningRequest) -> Option<Option<Vec<u8>>> {
+    if has(request, "Denied") || has(request, "Failed") {
+        return Some(None);
+    }
+    let status: &CertificateSigningRequestStatus = request.status.as_ref()?;
+    let certificate = status.certificate.as_ref().filter(|pem| !pem.0.is_empty())?;
+    Some(Some(certificate.0.clone()))
+}
+
+fn has(request: &CertificateSigningRequest, condition: &str) -> bool {
+    let conditions = request.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|it| it.type_ == condition && it.status == "True"))
+}

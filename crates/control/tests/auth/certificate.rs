@@ -1,0 +1,212 @@
+//! Identities in the form of a certificate: whose key never leaves its cluster, that are renewed in
+//! time, and that have no rights any more once they are taken away.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    authentication::v1::SelfSubjectReview,
+    certificates::v1::CertificateSigningRequest,
+    core::v1::{Secret, ServiceAccount},
+};
+use kube::{
+    Api, Client, Config, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair};
+use serde_json::{Value, json};
+use tombolo_api::discovery::ResourceRequest;
+use tombolo_testbed::{Component, eventually};
+
+use crate::{
+    service::call,
+    side::Side,
+    story::{forget, touch},
+};
+
+const TENANT: &str = "liqo-tenant-milan";
+
+/// Rome has an identity at milan.
+pub async fn an_identity_is_a_certificate_whose_key_stays_at_home(rome: &Side, milan: &Side) {
+    let message = rome.says("milan", "Accepted").await;
+    assert!(message.ends_with("in the form of a certificate"), "{message}");
+    let account = milan.get_in::<ServiceAccount>("liqo-tenant-rome", "liqo-cluster").await;
+    let generation = account.expect("the account").uid().expect("a uid");
+    let user = who(&client(&kubeconfig(rome).await).await).await;
+    assert_eq!(user, format!("liqo:id-of-rome:{generation}"));
+
+    // Neither the key nor what was signed is left in milan.
+    let key = part(&kubeconfig(rome).await, "client-key-data");
+    let pem = String::from_utf8(STANDARD.decode(&key).expect("base64")).expect("PEM");
+    let secrets = milan.within::<Secret>("liqo-auth").list(&Default::default()).await;
+    for secret in secrets.expect("the records") {
+        for value in secret.data.unwrap_or_default().into_values() {
+            let text = String::from_utf8_lossy(&value.0).into_owned();
+            assert!(!text.contains(&key) && !text.contains(&pem), "the key has left rome");
+        }
+    }
+    let left = Api::<CertificateSigningRequest>::all(milan.client.clone());
+    let left = left.list(&Default::default()).await.expect("a list").items;
+    assert!(left.iter().all(|it| !it.name_any().starts_with("liqo-")), "{left:?}");
+}
+
+/// A certificate of which two thirds are over, as milan could have signed it.
+pub async fn a_certificate_is_renewed_in_time(rome: &Side, milan: &Side) {
+    let before = rome.identity_at(milan).await;
+    let user = who(&before.client).await;
+    let old = kubeconfig(rome).await;
+    let pem = STANDARD.decode(part(&old, "client-key-data")).expect("base64");
+    let key = KeyPair::from_pem(std::str::from_utf8(&pem).expect("PEM")).expect("a key");
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "liqo.io");
+    params.distinguished_name.push(DnType::CommonName, user.as_str());
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let at = |hours| {
+        let time = Timestamp::now() + SignedDuration::from_hours(hours);
+        rcgen::date_time_ymd(1970, 1, 1)
+            + std::time::Duration::from_secs(time.as_second().unsigned_abs())
+    };
+    (params.not_before, params.not_after) = (at(-20), at(1));
+    let pki = milan.cluster.kubeconfig().with_file_name("ca");
+    let read = |end: &str| std::fs::read_to_string(pki.with_extension(end)).expect("the authority");
+    let authority = KeyPair::from_pem(&read("key")).expect("its key");
+    let authority = Issuer::from_ca_cert_pem(&read("crt"), authority).expect("its certificate");
+    let signed = params.signed_by(&key, &authority).expect("signed").pem();
+    let signed = STANDARD.encode(signed);
+    let current = part(&old, "client-certificate-data");
+    let due = old.to_string().replace(&current, &signed);
+    let data = Patch::Merge(json!({ "stringData": { "kubeconfig": due } }));
+    let secrets = rome.within::<Secret>(TENANT);
+    secrets.patch("liqo-identity", &PatchParams::default(), &data).await.expect("changed");
+    assert_eq!(who(&client(&kubeconfig(rome).await).await).await, user, "milan knows it");
+
+    // The token has been changed since: who has an identity does not need it.
+    rome.has_token("token-for-milan", &milan.cluster(), "another one").await;
+    touch(rome, "milan").await;
+    let now = async || part(&kubeconfig(rome).await, "client-certificate-data");
+    eventually("another certificate", now, |now| *now != signed && *now != current).await;
+    assert_ne!(part(&kubeconfig(rome).await, "client-key-data"), part(&old, "client-key-data"));
+    assert_eq!(who(&rome.identity_at(milan).await.client).await, user);
+    rome.has_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
+}
+
+/// Milan takes rome's identity away, and gives it another one.
+pub async fn a_certificate_that_was_taken_away_never_counts_again(rome: &Side, milan: &Side) {
+    let naples = json!({
+        "clusterID": "id-of-siena", "clusterName": "siena", "nonce": "s1ena-nonce",
+        "token": milan.token().await,
+    });
+    let (status, answer) = call(milan, "POST", "/identity", &naples.to_string()).await;
+    assert_eq!(status, 200);
+    let other = serde_json::from_str(answer["kubeconfig"].as_str().expect("a text")).expect("JSON");
+    let other = client(&other).await;
+
+    let old = client(&kubeconfig(rome).await).await;
+    let user = who(&old).await;
+    assert_eq!(status_of(&old, "liqo-tenant-rome").await, 200);
+    let records = milan.within::<Secret>("liqo-auth");
+    records.delete("identity-id-of-rome", &Default::default()).await.expect("deleted");
+    let refused = async || status_of(&old, "liqo-tenant-rome").await;
+    eventually("no rights", refused, |status| *status == 403).await;
+    assert_eq!(status_of(&other, "liqo-tenant-siena").await, 200, "another cluster's");
+
+    let again = async || {
+        touch(rome, "milan").await;
+        who(&client(&kubeconfig(rome).await).await).await
+    };
+    let now = eventually("another generation", again, |now| *now != user).await;
+    assert!(now.starts_with("liqo:id-of-rome:"), "{now}");
+    let new = client(&kubeconfig(rome).await).await;
+    assert_eq!(status_of(&new, "liqo-tenant-rome").await, 200);
+    assert_eq!(status_of(&old, "liqo-tenant-rome").await, 403, "the one that was taken away");
+    records.delete("identity-id-of-siena", &Default::default()).await.expect("deleted");
+}
+
+/// What somebody sends who has a token, a nonce, and other things in mind.
+pub async fn nothing_else_is_signed(milan: &Side) {
+    let token = milan.token().await;
+    let post = async |name: &str| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "liqo.io");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let request = params.serialize_request(&key).expect("a request").pem().expect("PEM");
+        let body = json!({
+            "clusterID": "id-of-lucca", "clusterName": "lucca", "token": token,
+            "nonce": "lucca-nonce", "signingRequest": request,
+        });
+        call(milan, "POST", "/identity/certificate", &body.to_string()).await
+    };
+    for name in ["kubernetes-admin", "liqo:id-of-rome:0", "system:serviceaccount:liqo:liqo-control"]
+    {
+        let (status, answer) = post(name).await;
+        assert_eq!((status, &answer["reason"]), (422, &json!("Other")), "{name}: {answer}");
+    }
+    let (status, answer) = post("liqo:id-of-lucca:0").await;
+    assert_eq!((status, &answer["reason"]), (422, &json!("OtherGeneration")), "{answer}");
+    let right = format!("liqo:id-of-lucca:{}", answer["generation"].as_str().expect("one"));
+    assert_eq!(post(&right).await.0, 200);
+    let records = milan.within::<Secret>("liqo-auth");
+    records.delete("identity-id-of-lucca", &Default::default()).await.expect("deleted");
+}
+
+/// Milan's signer does not answer.
+pub async fn where_nobody_signs_there_is_a_token(rome: &Side, milan: &Side) {
+    let fault = milan.cluster.stop(1, Component::ControllerManager).expect("it stops");
+    milan.takes_no_token(true).await;
+    rome.meets("milan", &milan.url).await;
+    let message = rome.says("milan", "Accepted").await;
+    assert!(message.ends_with("in the form of a token"), "{message}");
+    let user = who(&client(&kubeconfig(rome).await).await).await;
+    assert_eq!(user, "system:serviceaccount:liqo-tenant-rome:liqo-cluster");
+    kubectl_can_use_it(rome, milan).await;
+    fault.undo().expect("it runs again");
+    forget(rome, "milan").await;
+}
+
+/// As people would try it.
+pub async fn kubectl_can_use_it(rome: &Side, milan: &Side) {
+    let file = std::env::temp_dir().join(format!("tombolo-{}", uuid::Uuid::new_v4()));
+    std::fs::write(&file, kubeconfig(rome).await.to_string()).expect("written");
+    let path = file.to_str().expect("a path");
+    let get = async |what| milan.cluster.kubectl(&["--kubeconfig", path, "get", what]).await;
+    let (allowed, refused) = (get("resourcerequests").await, get("secrets").await);
+    std::fs::remove_file(&file).expect("removed");
+    allowed.expect("it may look");
+    let refused = format!("{:?}", refused.expect_err("it may not look"));
+    assert!(refused.contains("forbidden"), "{refused}");
+}
+
+async fn kubeconfig(rome: &Side) -> Value {
+    let text = rome.secret(TENANT, "liqo-identity", "kubeconfig").await;
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn part(kubeconfig: &Value, key: &str) -> String {
+    kubeconfig["users"][0]["user"][key].as_str().unwrap_or_default().to_owned()
+}
+
+async fn client(kubeconfig: &Value) -> Client {
+    let kubeconfig = Kubeconfig::from_yaml(&kubeconfig.to_string()).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    Client::try_from(config.expect("complete")).expect("a client")
+}
+
+/// Whom the API server takes us for.
+async fn who(client: &Client) -> String {
+    let review = Api::<SelfSubjectReview>::all(client.clone());
+    let review = review.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+    let user = review.expect("an answer").status.and_then(|status| status.user_info);
+    user.and_then(|user| user.username).unwrap_or_default()
+}
+
+async fn status_of(client: &Client, namespace: &str) -> u16 {
+    let requests = Api::<ResourceRequest>::namespaced(client.clone(), namespace);
+    match requests.list(&Default::default()).await {
+        Ok(_) => 200,
+        Err(kube::Error::Api(status)) => status.code,
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -13,9 +13,10 @@ use std::{
 use anyhow::Context as _;
 use axum::{
     Json, Router,
-    body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    body::{Bytes, to_bytes},
+    extract::{Request, State},
     http::StatusCode,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -134,8 +135,25 @@ fn router(auth: Arc<Auth>) -> Router {
             let text = "GET /info, POST or DELETE /identity, POST /identity/certificate";
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, text)
         })
-        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .layer(middleware::from_fn(read_whole))
         .with_state(auth)
+}
+
+/// Reads all of a request before anything is done about it, and neither much of it nor for long.
+async fn read_whole(request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    let failure = match timeout(PATIENCE, to_bytes(body, MOST_BYTES)).await {
+        Ok(Ok(body)) => return next.run(Request::from_parts(head, body.into())).await,
+        Ok(Err(_)) => {
+            let text = format!("a request has at most {MOST_BYTES} bytes");
+            Failure::new(StatusCode::PAYLOAD_TOO_LARGE, &text)
+        }
+        Err(_) => {
+            let text = format!("a request takes no longer than {} s", PATIENCE.as_secs());
+            Failure::new(StatusCode::REQUEST_TIMEOUT, &text)
+        }
+    };
+    failure.into_response()
 }
 
 async fn info(State(auth): State<Arc<Auth>>) -> Json<ClusterInfo> {

@@ -23,6 +23,10 @@ pub fn capture() -> Logs {
 }
 
 impl Logs {
+    pub fn have(&self, text: &str) -> bool {
+        self.text().contains(text)
+    }
+
     pub fn have_no(&self, secret: &str) {
         assert!(secret.len() >= 8 && !self.text().contains(secret), "a secret is in the logs");
     }

@@ -8,6 +8,7 @@ mod parting;
 mod rights;
 mod service;
 mod side;
+mod slow;
 mod story;
 
 use side::Side;
@@ -31,6 +32,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     story::a_cluster_is_known_once_and_never_to_itself(&rome, &milan).await;
     service::an_identity_is_given_once(&milan).await;
     service::it_says_who_it_is_and_what_is_wrong(&milan).await;
+    slow::who_never_ends_a_request_is_not_waited_for(&milan).await;
     certificate::nothing_else_is_signed(&milan).await;
     certificate::a_certificate_is_renewed_in_time(&rome, &milan).await;
     certificate::a_certificate_that_was_taken_away_never_counts_again(&rome, &milan).await;
@@ -41,7 +43,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     story::a_request_makes_a_cluster_known(&rome, &milan).await;
     story::what_was_never_reached_can_be_deleted(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;
-    service::a_given_certificate_is_used_as_soon_as_it_is_there(&rome).await;
+    service::a_given_certificate_is_used_as_soon_as_it_is_there(&rome, &logs).await;
     parting::the_last_to_go_takes_the_namespace_along(&rome, &milan).await;
     certificate::where_nobody_signs_there_is_a_token(&rome, &milan).await;
 

@@ -1,7 +1,5 @@
 //! The auth service as anybody sees it who has its URL.
 
-use std::time::Duration;
-
 use http::Request;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -10,7 +8,7 @@ use serde_json::{Value, json};
 use tombolo_api::config::ClusterConfig;
 use tombolo_testbed::eventually;
 
-use crate::side::Side;
+use crate::{logs::Logs, side::Side};
 
 pub async fn an_identity_is_given_once(milan: &Side) {
     let token = milan.token().await;
@@ -82,15 +80,16 @@ pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {
     ] {
         let (status, answer) = call(milan, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}");
-        assert!(answer["error"].is_string() || expected == 413, "{method} {path}: {answer}");
+        assert!(answer["error"].is_string(), "{method} {path}: {answer}");
     }
 }
 
 /// The configuration names a Secret that comes later, and that somebody renews.
-pub async fn a_given_certificate_is_used_as_soon_as_it_is_there(rome: &Side) {
+pub async fn a_given_certificate_is_used_as_soon_as_it_is_there(rome: &Side, logs: &Logs) {
     let auth = json!({ "certificate": "given" });
     rome.put::<ClusterConfig>("cluster", json!({ "spec": { "auth": auth } })).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let missed = async || logs.have("use the certificate in Secret liqo/given");
+    eventually("the Secret is missed", missed, |missed| *missed).await;
     for name in ["first.example.com", "second.example.com"] {
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).expect("a pair");
         let pem = made.cert.pem();

@@ -19,6 +19,7 @@ use tombolo_api::discovery::ResourceRequest;
 use tombolo_testbed::{Component, eventually};
 
 use crate::{
+    rights,
     service::call,
     side::Side,
     story::{forget, touch},
@@ -103,6 +104,7 @@ pub async fn a_certificate_that_was_taken_away_never_counts_again(rome: &Side, m
     let other = client(&other).await;
 
     let old = client(&kubeconfig(rome).await).await;
+    let token = rights::token_form(rome, milan).await;
     let user = who(&old).await;
     assert_eq!(status_of(&old, "liqo-tenant-rome").await, 200);
     let records = milan.within::<Secret>("liqo-auth");
@@ -110,6 +112,9 @@ pub async fn a_certificate_that_was_taken_away_never_counts_again(rome: &Side, m
     let refused = async || status_of(&old, "liqo-tenant-rome").await;
     eventually("no rights", refused, |status| *status == 403).await;
     assert_eq!(status_of(&other, "liqo-tenant-siena").await, 200, "another cluster's");
+    for (form, client) in [("certificate", &old), ("token", &token)] {
+        rights::nothing_is_allowed(form, client).await;
+    }
 
     let again = async || {
         touch(rome, "milan").await;
@@ -119,7 +124,7 @@ pub async fn a_certificate_that_was_taken_away_never_counts_again(rome: &Side, m
     assert!(now.starts_with("liqo:id-of-rome:"), "{now}");
     let new = client(&kubeconfig(rome).await).await;
     assert_eq!(status_of(&new, "liqo-tenant-rome").await, 200);
-    assert_eq!(status_of(&old, "liqo-tenant-rome").await, 403, "the one that was taken away");
+    rights::nothing_is_allowed("certificate", &old).await;
     records.delete("identity-id-of-siena", &Default::default()).await.expect("deleted");
 }
 
@@ -188,7 +193,7 @@ fn part(kubeconfig: &Value, key: &str) -> String {
     kubeconfig["users"][0]["user"][key].as_str().unwrap_or_default().to_owned()
 }
 
-async fn client(kubeconfig: &Value) -> Client {
+pub async fn client(kubeconfig: &Value) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(&kubeconfig.to_string()).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     Client::try_from(config.expect("complete")).expect("a client")

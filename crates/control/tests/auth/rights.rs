@@ -11,7 +11,7 @@ use tombolo_api::{discovery::ResourceRequest, net::NetworkConfig};
 use tombolo_testbed::eventually;
 use tombolo_testing::put;
 
-use crate::side::Side;
+use crate::{certificate::client, service::call, side::Side};
 
 const TENANT: &str = "/namespaces/liqo-tenant-rome";
 const REQUESTS: &str =
@@ -21,26 +21,49 @@ const OFFERS: &str = "/apis/sharing.liqo.io/v1alpha1/namespaces/liqo-tenant-rome
 const MAPS: &str =
     "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/liqo-tenant-rome/namespacemaps";
 
-/// Rome's identity at milan.
+/// Rome's identity at milan, in both forms.
 pub async fn an_identity_can_do_what_it_should_and_nothing_else(rome: &Side, milan: &Side) {
     let identity = rome.identity_at(milan).await;
-    let there = &identity.client;
     assert_eq!(identity.namespace, "liqo-tenant-rome");
+    let token = token_form(rome, milan).await;
+    for (form, client) in [("certificate", &identity.client), ("token", &token)] {
+        grows_and_shrinks(milan, form, client).await;
+    }
+}
 
+/// The same identity in the form of a token.
+pub async fn token_form(rome: &Side, milan: &Side) -> Client {
+    let nonce = rome.secret("liqo-tenant-milan", "liqo-identity", "nonce").await;
+    let request = json!({
+        "clusterID": "id-of-rome", "clusterName": "rome", "nonce": nonce,
+        "token": milan.token().await,
+    });
+    let (status, answer) = call(milan, "POST", "/identity", &request.to_string()).await;
+    assert_eq!(status, 200);
+    let text = answer["kubeconfig"].as_str().expect("a kubeconfig");
+    client(&serde_json::from_str(text).expect("JSON")).await
+}
+
+/// Whatever it was allowed to do before, an identity that was taken away is not.
+pub async fn nothing_is_allowed(form: &str, client: &Client) {
+    let mut table = Table::new(form, "taken away");
+    for (method, path) in refused().into_iter().chain(allowed()) {
+        if path != "/readyz" {
+            table.try_in_vain(client, method, &path).await;
+        }
+    }
+    table.print();
+}
+
+async fn grows_and_shrinks(milan: &Side, form: &str, there: &Client) {
+    let mut table = Table::new(form, "before acceptance");
     for (method, path) in refused() {
-        let status = attempt(there, method, &path).await;
-        assert_eq!(status, 403, "{method} {path}");
+        table.try_in_vain(there, method, &path).await;
     }
-    for (method, path) in [
-        ("GET", "/readyz".to_owned()),
-        ("GET", REQUESTS.to_owned()),
-        ("GET", CONFIGS.to_owned()),
-        ("APPLY", format!("{REQUESTS}/rome")),
-        ("POST", format!("/api/v1{TENANT}/serviceaccounts/liqo-cluster/token")),
-    ] {
-        let status = attempt(there, method, &path).await;
-        assert!((200..300).contains(&status), "{method} {path}: {status}");
+    for (method, path) in allowed() {
+        table.try_with_success(there, method, &path).await;
     }
+    table.print();
 
     // It asks, milan accepts: now it can bring the rest, under its own name.
     let requests = Api::<ResourceRequest>::namespaced(there.clone(), "liqo-tenant-rome");
@@ -49,6 +72,7 @@ pub async fn an_identity_can_do_what_it_should_and_nothing_else(rome: &Side, mil
     let accepted = Patch::Merge(json!({ "status": { "state": "Accepted" } }));
     here.patch_status("rome", &PatchParams::default(), &accepted).await.expect("accepted");
     can_write(there, &format!("{CONFIGS}/rome"), true).await;
+    let mut table = Table::new(form, "accepted");
     for kind in [CONFIGS, OFFERS, MAPS] {
         assert_ne!(attempt(there, "APPLY", &format!("{kind}/rome")).await, 403, "{kind}");
         for (method, path) in [
@@ -58,12 +82,18 @@ pub async fn an_identity_can_do_what_it_should_and_nothing_else(rome: &Side, mil
             ("POST", kind.to_owned()),
             ("DELETE", kind.to_owned()),
         ] {
-            assert_eq!(attempt(there, method, &path).await, 403, "{method} {path}");
+            table.try_in_vain(there, method, &path).await;
         }
     }
-    for (method, path) in refused().into_iter().filter(|(_, path)| !path.ends_with("/rome")) {
-        assert_eq!(attempt(there, method, &path).await, 403, "{method} {path}");
+    let peered =
+        |path: &str| [CONFIGS, OFFERS, MAPS].iter().any(|kind| path == format!("{kind}/rome"));
+    for (method, path) in refused().into_iter().filter(|(_, path)| !peered(path)) {
+        table.try_in_vain(there, method, &path).await;
     }
+    for (method, path) in allowed() {
+        table.try_with_success(there, method, &path).await;
+    }
+    table.print();
 
     // The peering ends: it can still take down its own things, and make no new ones.
     let configs = Api::<NetworkConfig>::namespaced(there.clone(), "liqo-tenant-rome");
@@ -73,6 +103,57 @@ pub async fn an_identity_can_do_what_it_should_and_nothing_else(rome: &Side, mil
     configs.delete("rome", &Default::default()).await.expect("its own");
     let gone = configs.get_opt("rome").await.expect("it may look");
     assert!(gone.is_none());
+    let mut table = Table::new(form, "after the end");
+    for (method, path) in refused() {
+        table.try_in_vain(there, method, &path).await;
+    }
+    table.print();
+}
+
+/// What was tried with one form of identity at one stage.
+struct Table {
+    form: String,
+    stage: &'static str,
+    rows: Vec<String>,
+}
+
+impl Table {
+    fn new(form: &str, stage: &'static str) -> Self {
+        Self { form: form.to_owned(), stage, rows: Vec::new() }
+    }
+
+    async fn try_in_vain(&mut self, client: &Client, method: &str, path: &str) {
+        let status = self.note(client, method, path).await;
+        let what = format!("{method} {path} as {}, {}", self.form, self.stage);
+        assert!([401, 403].contains(&status), "{what}: {status}");
+    }
+
+    async fn try_with_success(&mut self, client: &Client, method: &str, path: &str) {
+        let status = self.note(client, method, path).await;
+        let what = format!("{method} {path} as {}, {}", self.form, self.stage);
+        assert!((200..300).contains(&status), "{what}: {status}");
+    }
+
+    async fn note(&mut self, client: &Client, method: &str, path: &str) -> u16 {
+        let status = attempt(client, method, path).await;
+        self.rows.push(format!("{status} {method:11} {path}"));
+        status
+    }
+
+    fn print(&self) {
+        println!("{}, {}: {} attempts", self.form, self.stage, self.rows.len());
+        self.rows.iter().for_each(|row| println!("  {row}"));
+    }
+}
+
+fn allowed() -> Vec<(&'static str, String)> {
+    vec![
+        ("GET", "/readyz".to_owned()),
+        ("GET", REQUESTS.to_owned()),
+        ("GET", CONFIGS.to_owned()),
+        ("APPLY", format!("{REQUESTS}/rome")),
+        ("POST", format!("/api/v1{TENANT}/serviceaccounts/liqo-cluster/token")),
+    ]
 }
 
 fn refused() -> Vec<(&'static str, String)> {
@@ -118,13 +199,68 @@ fn refused() -> Vec<(&'static str, String)> {
         ("GET", "/apis/config.liqo.io/v1alpha1/clusterconfigs/cluster".into()),
         ("APPLY", "/apis/discovery.liqo.io/v1alpha1/foreignclusters/rome".into()),
         ("GET", "/metrics".into()),
+        ("GET", "/debug/pprof/".into()),
+        ("DELETE", "/apis/discovery.liqo.io/v1alpha1/foreignclusters/milan".into()),
+        ("APPLY", "/apis/config.liqo.io/v1alpha1/clusterconfigs/cluster".into()),
+        ("GET", "/apis/net.liqo.io/v1alpha1/ipamstorages".into()),
+        ("GET", "/apis/net.liqo.io/v1alpha1/natmappings".into()),
+        ("GET", format!("/api/v1{TENANT}")),
+        ("DELETE", format!("/api/v1{TENANT}")),
+        ("APPLY", format!("/api/v1{TENANT}")),
+        ("POST", "/api/v1/namespaces".into()),
+        ("DELETE", "/api/v1/namespaces/liqo-tenant-naples".into()),
+        ("APPLY", "/api/v1/nodes/milan-1".into()),
+        ("APPLY", "/api/v1/nodes/milan-1/status".into()),
+        ("DELETE", "/api/v1/nodes/milan-1".into()),
+        ("GET", "/api/v1/nodes/milan-1/proxy/pods".into()),
+        ("GET", "/api/v1/persistentvolumes".into()),
+        ("DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/foreignclusters.discovery.liqo.io".into()),
+        ("POST", "/apis/apiregistration.k8s.io/v1/apiservices".into()),
+        // Pods, and ways into them.
+        ("POST", core("/pods")),
+        ("POST", core("/pods/web/exec")),
+        ("POST", core("/pods/web/attach")),
+        ("POST", core("/pods/web/portforward")),
+        ("POST", core("/pods/web/eviction")),
+        ("GET", core("/pods/web/log")),
+        ("POST", core("/services")),
+        ("POST", core("/events")),
+        ("POST", format!("/apis/apps/v1{TENANT}/deployments")),
+        ("POST", format!("/apis/apps/v1{TENANT}/daemonsets")),
+        ("POST", format!("/apis/batch/v1{TENANT}/jobs")),
+        ("POST", format!("/apis/discovery.k8s.io/v1{TENANT}/endpointslices")),
+        ("POST", "/api/v1/namespaces/kube-system/pods".into()),
+        ("GET", "/api/v1/namespaces/kube-system/secrets".into()),
+        // More rights, or somebody else's.
+        ("POST", core("/serviceaccounts")),
+        ("POST", "/api/v1/namespaces/liqo/serviceaccounts/liqo-control/token".into()),
+        ("POST", "/api/v1/namespaces/kube-system/serviceaccounts/default/token".into()),
+        ("POST", "/api/v1/namespaces/liqo-tenant-id-of-naples/serviceaccounts/liqo-cluster/token".into()),
+        ("POST", format!("/apis/rbac.authorization.k8s.io/v1{TENANT}/roles")),
+        ("POST", format!("/apis/rbac.authorization.k8s.io/v1{TENANT}/rolebindings")),
+        ("APPLY", format!("/apis/rbac.authorization.k8s.io/v1{TENANT}/rolebindings/liqo-cluster")),
+        ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles".into()),
+        ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings".into()),
+        ("APPLY", "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin".into()),
+        ("IMPERSONATE", REQUESTS.to_owned()),
+        ("IMPERSONATE", "/api/v1/secrets".into()),
+        ("POST", "/apis/authentication.k8s.io/v1/tokenreviews".into()),
+        ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews".into()),
+        ("GET", "/apis/certificates.k8s.io/v1/certificatesigningrequests".into()),
+        ("POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests".into()),
+        ("APPLY", "/apis/certificates.k8s.io/v1/certificatesigningrequests/x/approval".into()),
+        ("POST", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations".into()),
+        ("POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations".into()),
+        ("POST", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies".into()),
     ]
 }
 
 /// Tries it for real, but without an effect, and returns the status.
 async fn attempt(client: &Client, method: &str, path: &str) -> u16 {
     let name = path.trim_end_matches("/status").rsplit('/').next().unwrap_or_default();
+    let impersonated = (method == "IMPERSONATE").then_some("kubernetes-admin");
     let (method, query, kind) = match method {
+        "IMPERSONATE" => ("GET", "", "json"),
         "APPLY" => ("PATCH", "?dryRun=All&fieldManager=test&force=true", "apply-patch+yaml"),
         "POST" | "DELETE" => (method, "?dryRun=All", "json"),
         _ => (method, "", "json"),
@@ -140,7 +276,11 @@ async fn attempt(client: &Client, method: &str, path: &str) -> u16 {
     };
     // A token is made, or not: there is no trying.
     let query = if path.ends_with("/token") { "" } else { query };
-    let request = Request::builder()
+    let mut request = Request::builder();
+    if let Some(user) = impersonated {
+        request = request.header("Impersonate-User", user);
+    }
+    let request = request
         .method(method)
         .uri(format!("{path}{query}"))
         .header("Content-Type", format!("application/{kind}"))

@@ -226,6 +226,8 @@ fn refuse(record: &Record, tenant: &str, refusal: AuthError) -> Record {
         kubeconfig: None,
         refusal: Some(refusal),
         tenant: Some(tenant.to_owned()),
+        // It comes again with the next request.
+        return_token: None,
         ..record.clone()
     }
 }

@@ -169,6 +169,10 @@ impl Remotes {
             && known.rest == rest
             && known.remote.cluster == cluster
         {
+            // At no time it shows nothing.
+            if token.is_some() {
+                known.credentials.set_token(token.clone());
+            }
             if known.certificate != certificate {
                 known.credentials.set_certificate(&config).map_err(no_client)?;
                 known.certificate = certificate;

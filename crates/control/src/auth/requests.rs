@@ -69,8 +69,12 @@ impl Requests {
             secret.is_none_or(|secret| answer_in(secret, &record).is_some())
         };
         let waiting = timeout(PATIENCE, await_condition(self.records.clone(), &name, answered));
+        let mut version = None;
         let answer = match waiting.await {
-            Ok(Ok(Some(secret))) => answer_in(&secret, &record),
+            Ok(Ok(Some(secret))) => {
+                version = secret.resource_version();
+                answer_in(&secret, &record)
+            }
             Ok(Ok(None)) => None,
             Ok(Err(error)) => {
                 error!("wait for the answer: {error}");
@@ -87,9 +91,13 @@ impl Requests {
             return Err(Failure::new(StatusCode::GATEWAY_TIMEOUT, text));
         };
         let kubeconfig = answer.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why))?;
-        let nothing = json!({ "kubeconfig": null, "returnToken": null });
-        if self.patch(&name, nothing).await.is_err() {
-            warn!("the answer stays in its record until the control plane forgets it");
+        let nothing = json!({
+            "metadata": { "resourceVersion": version },
+            "data": { "kubeconfig": null, "returnToken": null },
+        });
+        // Where another request has been recorded meanwhile, what is there by now is not ours.
+        if let Err(error) = self.records.patch(&name, &manager(), &Patch::Merge(nothing)).await {
+            warn!("the answer stays in its record until the control plane forgets it: {error}");
         }
         Ok(IdentityResponse { kubeconfig })
     }

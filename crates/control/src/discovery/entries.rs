@@ -54,7 +54,7 @@ impl Entries {
     ) -> Option<String> {
         for entry in superseded(cluster, domain, known, &self.us) {
             let name = entry.name_any();
-            info!(cluster = name, "it has another entry, or is this very cluster: deleting");
+            info!(cluster = name, "it has another entry, or is this very cluster");
             self.delete(entry).await;
         }
         let autojoin = domain.spec.autojoin.unwrap_or(config.autojoin);
@@ -104,8 +104,7 @@ impl Entries {
                 next = Some(next.map_or(expiry, |next: Timestamp| next.min(expiry)));
                 continue;
             }
-            let name = entry.name_any();
-            info!(cluster = name, "not seen for longer than its announcement holds: deleting");
+            info!(cluster = entry.name_any(), "not seen for longer than its announcement holds");
             self.delete(entry).await;
         }
         next
@@ -113,9 +112,11 @@ impl Entries {
 
     async fn delete(&self, entry: &ForeignCluster) {
         let name = entry.name_any();
-        let gone = writer::delete_if_same(&self.api, &name, entry.uid().as_deref()).await;
-        if let Err(error) = gone {
-            warn!(cluster = name, "delete the ForeignCluster: {error}");
+        match writer::delete_if_unchanged(&self.api, entry).await {
+            // It was seen again, or somebody has changed it: that is looked at first.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => warn!(cluster = name, "delete the ForeignCluster: {error}"),
+            Ok(()) => info!(cluster = name, "deleted the ForeignCluster"),
         }
     }
 

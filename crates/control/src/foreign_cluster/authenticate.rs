@@ -1,5 +1,7 @@
 //! From a URL to an identity that works: who is there, may we have an identity, does it still count.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
@@ -7,6 +9,7 @@ use kube::{
     api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 use tombolo_api::{
     ClusterIdentity, Fingerprint,
     auth::{Confidential, IdentityRequest, Refusal},
@@ -26,6 +29,7 @@ use tombolo_core::{
         Access, Credentials, Incomplete, Lifetime, TokenClaims, namesake, nonce, return_token_name,
     },
 };
+use tombolo_runtime::remote::NoIdentity;
 use tracing::{debug, info, warn};
 
 use super::{
@@ -49,6 +53,8 @@ const DOUBT_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// A certificate says nothing when its rights are taken away: it is tried this often.
 const TRY_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+/// How long the other cluster may take to say that.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Sees to it that there is an identity, and that it counts for some time to come.
 pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Authenticated, Error> {
@@ -178,7 +184,6 @@ async fn keep(
         renew_at,
     };
     let now = Timestamp::now();
-    let after = |wait| now.saturating_add(wait).unwrap_or(now);
     let conditions = status.map(|status| &*status.conditions).unwrap_or_default();
     let in_doubt = find(conditions, API_SERVER).is_some_and(|said| said.status == "False");
     let token = match &access.credentials {
@@ -186,8 +191,7 @@ async fn keep(
         Credentials::Certificate { .. } => None,
     };
     if now < lifetime.renew_at() {
-        let look = lifetime.renew_at();
-        let look = if token.is_some() { look } else { look.min(after(TRY_AGAIN)) };
+        let look = look_again(&access.credentials, &lifetime);
         if !in_doubt && token.is_some() {
             return Ok(Kept::Good(reached(look)));
         }
@@ -232,6 +236,19 @@ async fn keep(
     }
 }
 
+/// When to look at them again: who has a certificate is not told when it counts no more.
+fn look_again(credentials: &Credentials, lifetime: &Lifetime) -> Timestamp {
+    match credentials {
+        Credentials::Token(_) => lifetime.renew_at(),
+        Credentials::Certificate { .. } => lifetime.renew_at().min(after(TRY_AGAIN)),
+    }
+}
+
+fn after(wait: SignedDuration) -> Timestamp {
+    let now = Timestamp::now();
+    now.saturating_add(wait).unwrap_or(now)
+}
+
 /// How long they count, or what is wrong with them.
 fn lifetime(credentials: &Credentials) -> Result<Lifetime, String> {
     match credentials {
@@ -258,11 +275,14 @@ fn complete(access: Access, key: Option<&Confidential>) -> Result<Access, String
 
 /// Whether the other cluster still knows us, if it says.
 async fn counts(context: &Context, tenant: &str, peer: &ClusterIdentity) -> Option<bool> {
-    let Ok(remote) = context.remotes.in_namespace(tenant, peer.clone()).await else {
-        return Some(false);
+    let remote = match context.remotes.in_namespace(tenant, peer.clone()).await {
+        Ok(remote) => remote,
+        Err(NoIdentity::Read { .. }) => return None,
+        Err(_) => return Some(false),
     };
     let requests = Api::<ResourceRequest>::namespaced(remote.client, &remote.namespace);
-    match requests.list_metadata(&ListParams::default().limit(1)).await {
+    let one = ListParams::default().limit(1);
+    match timeout(PATIENCE, requests.list_metadata(&one)).await.ok()? {
         Ok(_) => Some(true),
         Err(error) => says_unknown(&error).then_some(false),
     }
@@ -377,7 +397,7 @@ async fn ask(
         tenant: TenantNamespace { local: Some(tenant), remote: Some(access.namespace) },
         server: access.server,
         form,
-        renew_at: lifetime.renew_at(),
+        renew_at: look_again(&access.credentials, &lifetime),
     })
 }
 

@@ -18,13 +18,13 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
 };
-use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 use tombolo_core::identity::Subject;
-use tombolo_runtime::writer;
-use tracing::{debug, info};
+use tombolo_runtime::{chain::Chain, writer};
+use tracing::{debug, info, warn};
+use uuid::Uuid;
 
-use super::{Error, MANAGER, account::TOKEN_SECONDS, failed, hex};
+use super::{Error, MANAGER, account::TOKEN_SECONDS, failed};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 /// How long a certificate counts: as long as a token.
@@ -54,22 +54,25 @@ impl Signer {
             return Ok(None);
         }
         let requests = Api::<CertificateSigningRequest>::all(client.clone());
-        // Whoever asks once more for the same gets the same.
-        let digest = hex(&Sha256::digest(request.as_bytes())[..8]);
-        let name = format!("{}-{digest}", subject.to_string().replace(':', "-"));
+        // Nobody can have made one of this name, to have it approved in the place of ours.
+        let name = format!("liqo-{}-{}", subject.cluster_id, Uuid::new_v4());
         let signed = timeout(PATIENCE, ask(&requests, &name, request)).await;
         let deleted = requests.delete(&name, &Default::default()).await.map(drop);
         if let Err(error) = writer::absent_is_fine(deleted) {
             debug!("delete CertificateSigningRequest {name}: {error}");
         }
+        let late = signed.is_err().then(Instant::now);
+        *self.absent_since.lock().unwrap_or_else(PoisonError::into_inner) = late;
         let certificate = match signed {
+            Ok(Err(error)) if is_forbidden(&error) => {
+                warn!("{}", Chain(&error));
+                None
+            }
             Ok(signed) => signed?,
             Err(_) => None,
         };
-        let now = certificate.is_none().then(Instant::now);
-        *self.absent_since.lock().unwrap_or_else(PoisonError::into_inner) = now;
         if certificate.is_none() {
-            info!("{SIGNER} signs no certificates in this cluster: identities are tokens");
+            info!("{SIGNER} signs no certificate in this cluster: the identity is a token");
         }
         Ok(certificate)
     }
@@ -94,24 +97,17 @@ async fn ask(
         },
         status: None,
     };
-    let mut now = match requests.create(&params, &wanted).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => {
-            requests.get(name).await.map_err(said("read"))?
-        }
-        made => made.map_err(said("make"))?,
-    };
-    if !has(&now, "Approved") {
-        let status = now.status.get_or_insert_default();
-        status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
-            type_: "Approved".to_owned(),
-            status: "True".to_owned(),
-            reason: Some("ClusterIdentity".to_owned()),
-            message: Some("an identity for another cluster".to_owned()),
-            ..CertificateSigningRequestCondition::default()
-        });
-        let approved = requests.replace_subresource("approval", name, &params, &now).await;
-        now = approved.map_err(said("approve"))?;
-    }
+    let mut made = requests.create(&params, &wanted).await.map_err(said("make"))?;
+    let status = made.status.get_or_insert_default();
+    status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("ClusterIdentity".to_owned()),
+        message: Some("an identity for another cluster".to_owned()),
+        ..CertificateSigningRequestCondition::default()
+    });
+    let approved = requests.replace_subresource("approval", name, &params, &made).await;
+    let now = approved.map_err(said("approve"))?;
     let from = now.resource_version().unwrap_or_default();
     if let Some(outcome) = outcome(&now) {
         return Ok(outcome);
@@ -131,6 +127,12 @@ async fn ask(
         }
     }
     Ok(None)
+}
+
+/// Whether this cluster does not let us: it may be of a kind that has no such requests.
+fn is_forbidden(error: &Error) -> bool {
+    matches!(error, Error::Api(_, error)
+        if matches!(&**error, kube::Error::Api(status) if [403, 404].contains(&status.code)))
 }
 
 /// What has come of it, once something has.

@@ -94,11 +94,11 @@ pub async fn a_certificate_is_renewed_in_time(rome: &Side, milan: &Side) {
 
 /// Milan takes rome's identity away, and gives it another one.
 pub async fn a_certificate_that_was_taken_away_never_counts_again(rome: &Side, milan: &Side) {
-    let naples = json!({
+    let siena = json!({
         "clusterID": "id-of-siena", "clusterName": "siena", "nonce": "s1ena-nonce",
         "token": milan.token().await,
     });
-    let (status, answer) = call(milan, "POST", "/identity", &naples.to_string()).await;
+    let (status, answer) = call(milan, "POST", "/identity", &siena.to_string()).await;
     assert_eq!(status, 200);
     let other = serde_json::from_str(answer["kubeconfig"].as_str().expect("a text")).expect("JSON");
     let other = client(&other).await;

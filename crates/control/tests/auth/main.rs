@@ -52,5 +52,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
         logs.have_no(&side.secret("liqo", "liqo-nonce-key", "key").await);
     }
     logs.have_no("PRIVATE KEY");
+    // The same, in base64.
+    logs.have_no("LS0tLS1CRUdJTiBQUklWQVRF");
     logs.have_no_token();
 }

@@ -115,8 +115,9 @@ impl Search {
     }
 }
 
-/// How long to wait for the next search: until a record or an entry holds no more, or as long as
-/// is configured, if that is less. One that failed is soon tried again.
+/// How long to wait for the next search: a third of the time that a record still holds, so that one
+/// answer that is lost does no harm, or until an entry holds no more, or as long as is configured,
+/// if that is less. One that failed is soon tried again.
 pub fn next_search(
     search: &Search,
     expiry: Option<Timestamp>,
@@ -124,7 +125,7 @@ pub fn next_search(
     now: Timestamp,
 ) -> Duration {
     let found = search.answer.iter().flat_map(|found| &found.clusters);
-    let ttls = found.map(|cluster| Duration::from_secs(cluster.ttl.into()));
+    let ttls = found.map(|cluster| Duration::from_secs(cluster.ttl.into()) / 3);
     let expiry =
         expiry.map(|time| Duration::try_from(time.duration_since(now)).unwrap_or_default());
     let period = Duration::from_secs(config.search_period_seconds.into());
@@ -210,8 +211,9 @@ mod tests {
         let past = Some("2026-05-01T11:00:00Z".parse().unwrap());
         let dead = search(Err(Failure::NoAnswer(String::new())));
         for (search, expiry, seconds) in [
-            (found(&[60, 20]), None, 20),
-            (found(&[60]), None, 50),
+            (found(&[60, 21]), None, 7),
+            (found(&[60]), None, 20),
+            (found(&[600]), None, 50),
             (found(&[]), None, 50),
             (dead.clone(), None, 30),
             (dead.clone(), soon, 7),

@@ -16,6 +16,8 @@ async fn each_finds_the_other_and_has_an_identity_there() {
         assert!(cluster["spec"]["fingerprint"].is_string(), "pinned: {cluster:#}");
         assert_eq!(cluster["status"]["authStatus"], "Accepted", "{cluster:#}");
         assert_eq!(condition(&cluster, "Authenticated"), "True", "{cluster:#}");
+        let said = cluster["status"]["conditions"].to_string();
+        assert!(said.contains("in the form of a certificate"), "{said}");
         assert_eq!(condition(&cluster, "APIServer"), "True", "{cluster:#}");
         assert_eq!(condition(&cluster, "TunnelEndpoint"), "True", "{cluster:#}");
     }

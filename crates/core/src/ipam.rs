@@ -50,6 +50,9 @@ pub struct Ipam {
     clusters: BTreeMap<ClusterId, Subnets>,
     external: External,
     changes: Changes,
+    /// Names that peers had when the state was stored last. No other peer gets one of them before
+    /// that has changed: a crash in between would leave both with it.
+    freed: Vec<(ClusterId, Cidr)>,
 }
 
 /// Why there is no answer.
@@ -133,9 +136,9 @@ impl Ipam {
         now: Timestamp,
     ) -> Result<Self, IpamError> {
         let networks = storages.iter().find(|storage| storage.name_any() == NETWORKS);
-        let subnets = networks.into_iter().flat_map(|storage| &storage.spec.cluster_subnets);
+        let subnets = parts::subnets(storages);
         let stored = networks.and_then(|storage| storage.spec.external_cidr);
-        let is_alone = subnets.clone().next().is_none();
+        let is_alone = subnets.is_empty();
         let external_cidr = match stored {
             Some(cidr) if pool::is_external(cidr, &config, is_alone) => cidr,
             Some(cidr) if pool::is_external(cidr, &config, false) => {
@@ -148,6 +151,7 @@ impl Ipam {
             clusters: BTreeMap::new(),
             external: External::new(external_cidr),
             changes: Changes::default(),
+            freed: Vec::new(),
         };
         for (cluster, subnets) in subnets {
             ipam.restore_subnets(cluster, subnets);
@@ -159,9 +163,7 @@ impl Ipam {
 
     /// What was stored about endpoints. Those of clusters that are gone begin to rest.
     fn restore_endpoints(&mut self, storages: &[IpamStorage], now: Timestamp) {
-        let parts = storages
-            .iter()
-            .filter_map(|storage| Some((Part::from_storage(&storage.name_any())?, &storage.spec)));
+        let parts = parts::found(storages);
         let latest = external::rested(now);
         let mut resting = Vec::new();
         for (part, spec) in parts {
@@ -170,14 +172,14 @@ impl Ipam {
                 let clusters: Vec<_> =
                     mapping.cluster_mappings.keys().filter(known).cloned().collect();
                 if clusters.is_empty() {
-                    let rest = Rest { until: latest, after: part.cluster.clone() };
+                    let rest = Rest { until: latest, after: part.cluster().clone() };
                     resting.push((*ip, ExternalIp(mapping.ip), rest));
                 }
                 self.external.restore(*ip, ExternalIp(mapping.ip), clusters);
             }
             for (external, rests) in &spec.resting {
                 let until = rests.until.0.min(latest);
-                let rest = Rest { until, after: part.cluster.clone() };
+                let rest = Rest { until, after: part.cluster().clone() };
                 resting.push((rests.ip, ExternalIp(*external), rest));
             }
         }
@@ -207,6 +209,7 @@ impl Ipam {
 
     /// Nobody uses the external network: what rests in it does so in the new one, where it is there.
     fn move_external(&mut self, network: Cidr) {
+        self.changes.networks = true;
         let before = std::mem::replace(&mut self.external, External::new(network));
         for (part, external, given) in before.all() {
             self.changes.parts.insert(part);
@@ -241,8 +244,10 @@ impl Ipam {
         self.external.expect(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// The objects that have to be written since the last time.
+    /// The objects that have to be written since the last time. They are written before anything
+    /// else is asked for.
     pub fn take_changes(&mut self) -> Changes {
+        self.freed.clear();
         std::mem::take(&mut self.changes)
     }
 
@@ -278,6 +283,8 @@ impl Ipam {
             taken.extend(subnets.our_name_for_pods());
             taken.extend(subnets.our_name_for_external());
         }
+        let freed = self.freed.iter().filter(|(cluster, _)| cluster != for_peer);
+        taken.extend(freed.map(|(_, name)| *name));
         taken
     }
 }

@@ -61,7 +61,7 @@ pub struct IpamStorageSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<Cidr>,
 
-    /// Networks of and for each peer, by its cluster id.
+    /// Networks of and for a peer, by its cluster id.
     #[schemars(schema_with = "by_cluster::<Subnets>")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cluster_subnets: BTreeMap<ClusterId, Subnets>,
@@ -203,7 +203,7 @@ fn by_cluster<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "additionalProperties": generator.subschema_for::<T>(),
-        "maxProperties": 1024,
+        "maxProperties": 256,
         "x-kubernetes-map-type": "atomic",
         "x-kubernetes-validations": [rule(
             &format!("self.all(id, {})", is_cluster_id("id")),

@@ -87,28 +87,31 @@ impl Store {
     /// Writes what has changed in the state.
     pub(super) async fn write(&mut self, state: &mut State) -> Result<(), StoreError> {
         let Changes { networks, parts } = state.take_changes();
-        if networks {
-            let spec = state.networks_storage();
-            self.storages.write(vec![(NETWORKS.to_owned(), Some(spec))]).await?;
-        }
         let parts: Vec<Part> = parts.into_iter().collect();
         for some in parts.chunks(AT_ONCE) {
             self.write_parts(state, some).await?;
+        }
+        // At last: the networks of peers may have been in it, too.
+        if networks {
+            let spec = state.networks_storage();
+            self.storages.write(vec![(NETWORKS.to_owned(), Some(spec))]).await?;
         }
         Ok(())
     }
 
     async fn write_parts(&mut self, state: &State, parts: &[Part]) -> Result<(), StoreError> {
         self.open(parts).await?;
-        let stays =
-            |part: &Part| self.fences.contains(part) && state.subnets(&part.cluster).is_some();
+        let is_peer = |part: &Part| state.subnets(part.cluster()).is_some();
+        let stays = |part: &Part| {
+            self.fences.contains(part) && (matches!(part, Part::Networks(_)) || is_peer(part))
+        };
         let storages = parts.iter().map(|part| {
             let empty = || stays(part).then(IpamStorageSpec::default);
             (part.storage(), state.storage(part).or_else(empty))
         });
-        let mappings = parts.iter().map(|part| {
+        let mappings = parts.iter().filter_map(|part| {
             let empty = || stays(part).then(|| nothing_mapped(part));
-            (part.mapping(), state.nat_mapping(part).or_else(empty))
+            Some((part.mapping()?, state.nat_mapping(part).or_else(empty)))
         });
         let (storages, mappings) = (storages.collect(), mappings.collect());
         let (stored, told) =
@@ -140,14 +143,14 @@ impl Store {
             if !self.storages.knows(&part.storage()) {
                 stored.storages.push(IpamStorage::new(&part.storage(), IpamStorageSpec::default()));
             }
-            if !self.mappings.knows(&part.mapping()) {
-                stored.mappings.push(NatMapping::new(&part.mapping(), nothing_mapped(part)));
+            if let Some(mapping) = part.mapping().filter(|name| !self.mappings.knows(name)) {
+                stored.mappings.push(NatMapping::new(&mapping, nothing_mapped(part)));
             }
         }
         let open: BTreeSet<_> =
             self.open.iter().map(Part::storage).chain([NETWORKS.into()]).collect();
         self.storages.touch(&stored.storages, &open, &mark).await?;
-        let open: BTreeSet<_> = self.open.iter().map(Part::mapping).collect();
+        let open: BTreeSet<_> = self.open.iter().filter_map(Part::mapping).collect();
         self.mappings.touch(&stored.mappings, &open, &mark).await?;
         self.confirm().await?;
         self.fences.extend(self.open.iter().cloned());
@@ -193,5 +196,5 @@ impl Store {
 }
 
 fn nothing_mapped(part: &Part) -> NatMappingSpec {
-    NatMappingSpec { cluster_id: part.cluster.clone(), cluster_mappings: BTreeMap::new() }
+    NatMappingSpec { cluster_id: part.cluster().clone(), cluster_mappings: BTreeMap::new() }
 }

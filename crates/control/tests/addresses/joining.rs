@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, time::Instant};
 
+use kube::api::ListParams;
 use serde_json::json;
 use tombolo_api::{
     discovery::{ForeignCluster, ResourceRequest},
@@ -83,8 +84,8 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     }
     rome.says("milan", "TunnelEndpoint", "NoPeering").await;
     let freed = async || {
-        let storage = rome.get::<IpamStorage>("liqo-networks").await.unwrap();
-        storage.spec.cluster_subnets.len()
+        let storages = rome.all::<IpamStorage>().list(&ListParams::default()).await.unwrap();
+        storages.iter().filter(|storage| !storage.spec.cluster_subnets.is_empty()).count()
     };
     eventually("no networks of peers", freed, |count| *count == 0).await;
     drop(ipam);

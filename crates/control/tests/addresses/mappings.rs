@@ -192,22 +192,26 @@ async fn what_the_writer_before_may_still_want_to_make_is_there_already() {
     eventually("the one before has ended", ended, |it| *it).await;
 
     // It died right after it had said so.
-    let writer = json!({ "holder": "before", "open": ["id-of-turin-0", "id-of-nobody-3"] });
+    let part = Part::Endpoints("id-of-turin".parse().unwrap(), 0);
+    let nobody = Part::Endpoints("id-of-nobody".parse().unwrap(), 3);
+    let new = Part::Networks("id-of-nobody".parse().unwrap());
+    let open = [&part, &nobody, &new].map(Part::to_string);
+    let writer = json!({ "holder": "before", "open": open });
     rome.put::<IpamStorage>(WRITER, json!({ "spec": { "writer": writer } })).await;
     let (_, mut client, service) = rome.serve().await;
-    let part = Part { cluster: "id-of-turin".parse().unwrap(), number: 0 };
     let empty = rome.get::<IpamStorage>(&part.storage()).await.unwrap();
     assert_eq!(empty.spec, IpamStorageSpec::default());
-    let empty = rome.get::<NatMapping>(&part.mapping()).await.unwrap();
+    let empty = rome.get::<NatMapping>(&part.mapping().unwrap()).await.unwrap();
     assert!(empty.spec.cluster_mappings.is_empty());
-    let nobody = Part { cluster: "id-of-nobody".parse().unwrap(), number: 3 };
+    let empty = rome.get::<IpamStorage>(&new.storage()).await.unwrap();
+    assert_eq!(empty.spec, IpamStorageSpec::default());
     assert_eq!(rome.get::<IpamStorage>(&nobody.storage()).await, None, "there is no such peer");
 
     let name = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
     assert_eq!(rome.nat_mappings().await["192.0.2.1"], name);
     let ip = "192.0.2.1".into();
     client.unmap_endpoint_ip(UnmapRequest { cluster_id: "id-of-turin".into(), ip }).await.unwrap();
-    assert!(rome.get::<NatMapping>(&part.mapping()).await.is_some(), "it stays");
+    assert!(rome.get::<NatMapping>(&part.mapping().unwrap()).await.is_some(), "it stays");
     service.ask();
 }
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::Subnets};
 
-use super::{Ipam, IpamError};
+use super::{Ipam, IpamError, Part};
 use crate::translate::{NamedNetwork, nat, overlap, same_size};
 
 impl Ipam {
@@ -36,8 +36,9 @@ impl Ipam {
             ..before.cloned().unwrap_or_default()
         };
         if before != Some(&subnets) {
-            self.clusters.insert(cluster.clone(), subnets);
-            self.changes.networks = true;
+            let before = self.clusters.insert(cluster.clone(), subnets);
+            self.note_freed(cluster, before.as_ref());
+            self.changes.parts.insert(Part::Networks(cluster.clone()));
         }
         Ok(&self.clusters[cluster])
     }
@@ -58,27 +59,37 @@ impl Ipam {
             NamedNetwork::from_nat(real, name)?;
         }
         let (pods, external) = (Some(pods), Some(external));
+        let networks = || Part::Networks(cluster.clone());
         if subnets.local_nat_pod_cidr != pods {
             subnets.local_nat_pod_cidr = pods;
-            self.changes.networks = true;
+            self.changes.parts.insert(networks());
         }
         if subnets.local_nat_external_cidr != external {
             subnets.local_nat_external_cidr = external;
-            self.changes.networks = true;
+            self.changes.parts.insert(networks());
             let parts = self.external.all().map(|(part, ..)| part);
-            self.changes.parts.extend(parts.filter(|part| part.cluster == *cluster));
+            self.changes.parts.extend(parts.filter(|part| part.cluster() == cluster));
         }
         Ok(())
     }
 
     /// Frees whatever there is of and for a peer.
     pub fn release(&mut self, cluster: &ClusterId, now: Timestamp) {
-        if self.clusters.remove(cluster).is_some() {
-            self.changes.networks = true;
+        let before = self.clusters.remove(cluster);
+        if before.is_some() {
+            self.note_freed(cluster, before.as_ref());
+            self.changes.parts.insert(Part::Networks(cluster.clone()));
             self.changes.parts.extend(self.external.remove_cluster(cluster, now));
             // Where there is no other one it stays: nobody uses it.
             let _ = self.settle_external();
         }
+    }
+
+    fn note_freed(&mut self, cluster: &ClusterId, before: Option<&Subnets>) {
+        let names = before.into_iter().flat_map(|subnets| {
+            [subnets.our_name_for_pods(), subnets.our_name_for_external()].into_iter().flatten()
+        });
+        self.freed.extend(names.map(|name| (cluster.clone(), name)));
     }
 
     /// Takes over what was stored, if it does not overlap what is there.

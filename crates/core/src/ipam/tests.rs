@@ -62,6 +62,7 @@ fn what_is_freed_can_be_had_again() {
     let turin = ipam.reserve(&id("turin"), network, cidr("10.22.0.0/16")).unwrap();
     assert_ne!(turin.our_name_for_pods(), Some(network));
     ipam.release(&id("milan"), NOW);
+    ipam.take_changes();
     let genoa = ipam.reserve(&id("genoa"), network, cidr("10.23.0.0/16")).unwrap();
     assert_eq!(genoa.our_name_for_pods(), Some(network));
 }
@@ -135,7 +136,7 @@ fn an_endpoint_gets_the_address_back_that_rests_after_it() {
     ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
     let changed = ipam.take_changes();
     assert_eq!(ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW), Ok(first));
-    let part = Part { cluster: milan.clone(), number: 0 };
+    let part = Part::Endpoints(milan.clone(), 0);
     assert_eq!(changed.parts, [part].into(), "what rests is stored until it has");
     ipam.wake(NOW + REST * 2, 10);
     assert_eq!(ipam.next_to_wake(), None);
@@ -226,7 +227,7 @@ fn a_name_that_is_reserved_later_is_changed_when_it_is_asked_for_again() {
     assert!(!overlap(subnets.our_name_for_pods().unwrap(), cidr("10.20.7.0/24")));
     assert_eq!(subnets.our_name_for_external(), Some(networks.1));
     assert_eq!(subnets.local_nat_pod_cidr, Some(NatCidr::None), "what it calls us is the same");
-    assert!(ipam.take_changes().networks);
+    assert_eq!(ipam.take_changes().parts, [Part::Networks(turin)].into());
 }
 
 #[test]
@@ -276,8 +277,7 @@ fn no_object_is_large_however_long_ids_are_and_however_many_clusters_there_are()
     }
     let disk = Disk::of(&ipam);
     let size = |spec| serde_json::to_vec(spec).unwrap().len();
-    let parts = disk.storages.iter().filter(|(name, _)| *name != NETWORKS);
-    let largest = parts.map(|(_, storage)| size(&storage.spec)).max().unwrap();
+    let largest = disk.storages.values().map(|storage| size(&storage.spec)).max().unwrap();
     assert!(largest < 16 * 1024, "{largest}");
     assert!(disk.mappings.len() >= 30 * 3);
 }
@@ -315,18 +315,21 @@ fn a_peer_that_changes_its_name_for_us_changes_its_nat_mappings() {
     ipam.take_changes();
     let name = "10.99.0.0/16".parse().unwrap();
     ipam.set_local_names(&milan, NatCidr::None, name).unwrap();
-    let part = Part { cluster: milan, number: 0 };
-    assert_eq!(ipam.take_changes(), Changes { networks: true, parts: [part.clone()].into() });
+    let (networks, part) = (Part::Networks(milan.clone()), Part::Endpoints(milan, 0));
+    let parts = [networks, part.clone()].into();
+    assert_eq!(ipam.take_changes(), Changes { networks: false, parts });
     let mapping = ipam.nat_mapping(&part).unwrap();
     assert_eq!(mapping.cluster_mappings, [(ip("192.0.2.10"), ip("10.99.0.2"))].into());
 }
 
 #[test]
 fn names_of_objects_are_read_as_they_are_written() {
-    let part = Part { cluster: id("a-b-7"), number: 12 };
-    assert_eq!(Part::from_storage(&part.storage()), Some(part.clone()));
-    assert_eq!(Part::from_mapping(&part.mapping()), Some(part.clone()));
-    assert_eq!(part.to_string().parse(), Ok(part));
+    let part = Part::Endpoints(id("a-b-7"), 12);
+    assert_eq!(Part::from_mapping(&part.mapping().unwrap()), Some(part.clone()));
+    for part in [part, Part::Networks(id("a-b-7"))] {
+        assert_eq!(Part::from_storage(&part.storage()), Some(part.clone()));
+        assert_eq!(part.to_string().parse(), Ok(part));
+    }
     assert_eq!(Part::from_mapping("natmapping-1"), None);
     assert_eq!(Part::from_storage(NETWORKS), None);
     assert_eq!(Part::from_storage(WRITER), None);
@@ -335,13 +338,40 @@ fn names_of_objects_are_read_as_they_are_written() {
 #[test]
 fn an_edited_storage_is_put_right() {
     let mut disk = Disk::of(&peered());
-    let networks = disk.storages.get_mut(NETWORKS).unwrap();
+    let networks = disk.storages.get_mut(&Part::Networks(id("milan")).storage()).unwrap();
     let milan = networks.spec.cluster_subnets.get_mut(&id("milan")).unwrap();
     milan.remote_nat_pod_cidr = NatCidr::Remapped(cidr("10.20.0.0/16"));
     let ipam = disk.load(config());
     let overlapping = [ipam.subnets(&id("milan")), ipam.subnets(&id("turin"))];
     assert_eq!(overlapping.iter().flatten().count(), 1);
     properties::no_overlap(&ipam);
+}
+
+#[test]
+fn networks_that_are_still_in_one_object_are_taken_over() {
+    let peered = peered();
+    let mut disk = Disk::of(&peered);
+    disk.storages.retain(|name, _| name == NETWORKS);
+    let networks = disk.storages.get_mut(NETWORKS).unwrap();
+    networks.spec.cluster_subnets = peered.clusters.clone();
+    let mut ipam = disk.load(config());
+    assert_eq!(ipam.clusters, peered.clusters);
+    disk.write(&mut ipam);
+    assert_eq!(disk.storages[NETWORKS].spec.cluster_subnets.len(), 0);
+    assert_eq!(disk.load(config()).clusters, peered.clusters);
+}
+
+#[test]
+fn a_name_goes_to_another_peer_only_when_it_is_stored_that_it_is_free() {
+    let mut ipam = peered();
+    let networks = (cidr("10.20.0.0/16"), cidr("10.21.0.0/16"));
+    ipam.release(&id("turin"), NOW);
+    let pisa = ipam.reserve(&id("pisa"), networks.0, networks.1).unwrap();
+    assert_ne!(pisa.our_name_for_pods(), Some(networks.0));
+    ipam.release(&id("pisa"), NOW);
+    ipam.take_changes();
+    let pisa = ipam.reserve(&id("pisa"), networks.0, networks.1).unwrap();
+    assert_eq!(pisa.our_name_for_pods(), Some(networks.0));
 }
 
 /// Peered with turin, and with room for few endpoints.

@@ -60,10 +60,10 @@ pub(super) fn writes(ipam: &mut Ipam) -> Vec<Write> {
     let networks =
         networks.then(|| Write::Storage(NETWORKS.into(), Some(ipam.networks_storage().into())));
     let parts = parts.iter().flat_map(|part| {
-        [
-            Write::Storage(part.storage(), ipam.storage(part).map(Box::new)),
-            Write::Mapping(part.mapping(), ipam.nat_mapping(part)),
-        ]
+        let mapping = part.mapping().map(|name| Write::Mapping(name, ipam.nat_mapping(part)));
+        [Write::Storage(part.storage(), ipam.storage(part).map(Box::new))]
+            .into_iter()
+            .chain(mapping)
     });
     networks.into_iter().chain(parts).collect()
 }

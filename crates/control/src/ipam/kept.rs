@@ -8,6 +8,7 @@ use std::{
 
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header::ACCEPT};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{DeleteParams, ListParams, ObjectMeta, PartialObjectMeta, PostParams, Preconditions},
@@ -66,6 +67,17 @@ const AT_A_TIME: usize = 16;
 const PAGE: u32 = 100;
 /// The annotation that is changed where nothing but the version is to change.
 const MARK: &str = "net.liqo.io/writer";
+/// All that these objects say is the writer's: the API server does not have to find out, at every
+/// write, which of their fields are.
+const NOBODY_ELSE: ManagedFieldsEntry = ManagedFieldsEntry {
+    api_version: None,
+    fields_type: None,
+    fields_v1: None,
+    manager: None,
+    operation: None,
+    subresource: None,
+    time: None,
+};
 /// Who writes an object knows what it says.
 const ONLY_METADATA: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
@@ -129,7 +141,6 @@ impl<K: Kind> Kept<K> {
         let touched =
             objects.iter().filter(|object| names.contains(&object.name_any())).map(|object| {
                 let mut object = object.clone();
-                object.meta_mut().managed_fields = None;
                 object.annotations_mut().insert(MARK.to_owned(), mark.to_owned());
                 (object.name_any(), Some(object))
             });
@@ -193,6 +204,7 @@ async fn put<K: Kind>(
     if let Some(seen) = seen {
         object.meta_mut().resource_version = seen.resource_version;
         object.meta_mut().uid = seen.uid;
+        object.meta_mut().managed_fields = Some(vec![NOBODY_ELSE]);
     }
     let body = serde_json::to_vec(&object).map_err(kube::Error::SerdeError)?;
     let request =

@@ -1,11 +1,13 @@
 //! Clients that ask the address service, each with one request at a time.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use tokio::runtime;
 use tokio::task::JoinSet;
 use tombolo_api::ipam::MapRequest;
+use tombolo_api::ipam::ipam_client::IpamClient;
 
 use crate::common::control::{Control, PEERS};
 
@@ -44,11 +46,20 @@ impl Moments {
     }
 }
 
-/// Maps them all.
+/// Maps them all. The clients are in one thread: they should take little from what is measured.
 pub async fn map_all(control: &Control, load: Load) -> Result<Moments> {
+    let address = control.address;
+    let clients = move || {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(ask_for_all(address, load))
+    };
+    tokio::task::spawn_blocking(clients).await?
+}
+
+async fn ask_for_all(address: SocketAddr, load: Load) -> Result<Moments> {
     let mut connections = Vec::new();
     for _ in 0..load.connections {
-        connections.push(control.client().await?);
+        connections.push(IpamClient::connect(format!("http://{address}")).await?);
     }
     let clients = connections.iter().cycle().take(load.clients).cloned();
     let start = Instant::now();

@@ -71,7 +71,7 @@ lint: $(CARGO_DENY) programs ## Format, clippy, licences and duplicates, generat
 
 .PHONY: bench
 bench: prepare $(STATIC) ## Measure, and print ratios against something measured in the same run
-	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --profile dev $(ALL) --bench start --bench first_light
+	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --profile dev $(ALL) --bench start --bench first_light --bench discovery
 	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --locked --package tombolo --bench addresses
 
 .PHONY: crds

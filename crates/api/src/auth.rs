@@ -24,6 +24,10 @@ pub struct ClusterInfo {
     /// Certificates, in PEM, by which to trust its API server. Unset: those of the system.
     #[serde(rename = "apiServerCA", skip_serializing_if = "Option::is_none")]
     pub api_server_ca: Option<String>,
+
+    /// The generation that a certificate has to be for, of a cluster that has none there yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<String>,
 }
 
 /// A request for an identity.

@@ -25,6 +25,17 @@ pub const DISCOVERY_TYPE_LABEL: &str = "discovery.liqo.io/discovery-type";
 /// Annotation of a ForeignCluster: when discovery last saw it, as RFC 3339 has it.
 pub const LAST_UPDATE_ANNOTATION: &str = "discovery.liqo.io/last-update-time";
 
+/// Annotation of a ForeignCluster: when discovery saw it first, as RFC 3339 has it.
+pub const FOUND_ANNOTATION: &str = "discovery.liqo.io/found-time";
+
+/// Annotation of a ForeignCluster: who said which certificate its auth service has to show, and
+/// which that was. Where it is another one than in the spec, somebody has set that by hand.
+pub const PINNED_ANNOTATION: &str = "discovery.liqo.io/pinned-by";
+
+/// Annotation of a tenant namespace: until when the identity of a cluster that is not to be found
+/// any more is kept there, as RFC 3339 has it.
+pub const KEPT_UNTIL_ANNOTATION: &str = "discovery.liqo.io/identity-kept-until";
+
 /// Finalizer of objects whose deletion has to be cleaned up after.
 pub const FINALIZER: &str = "liqo.io/finalizer";
 
@@ -141,6 +152,15 @@ pub const NONCE_KEY_SECRET: &str = "liqo-nonce-key";
 
 /// Annotation of [`AUTH_SERVICE`]: SHA-256 fingerprint of the auth service's certificate.
 pub const FINGERPRINT_ANNOTATION: &str = "discovery.liqo.io/fingerprint";
+
+/// Secret, in [`NAMESPACE`], with the generation of the identities that are given from now on.
+pub const GENERATION_SECRET: &str = "liqo-generation";
+
+/// Key of the generation in [`GENERATION_SECRET`].
+pub const GENERATION_KEY: &str = "generation";
+
+/// Annotation of [`TENANT_ACCOUNT`]: the generation of the peer's identity.
+pub const GENERATION_ANNOTATION: &str = "discovery.liqo.io/generation";
 
 /// Label of a Secret, in [`AUTH_NAMESPACE`], that records who has asked for an identity.
 pub const IDENTITY_RECORD_LABEL: &str = "discovery.liqo.io/identity";

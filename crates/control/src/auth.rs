@@ -2,6 +2,7 @@
 //! thing that is exposed, so it can do next to nothing: it checks tokens, records requests and
 //! hands back the answers that the control plane writes.
 
+mod counted;
 mod requests;
 
 use std::{
@@ -33,7 +34,8 @@ use tombolo_api::{
     auth::{AuthError, ClusterInfo, Confidential, IdentityRelease, IdentityRequest, Refusal},
     config::ClusterConfig,
     names::{
-        AUTH_CERTIFICATE_SECRET, AUTH_TOKEN_KEY, AUTH_TOKEN_SECRET, CLUSTER_CONFIG, NAMESPACE,
+        AUTH_CERTIFICATE_SECRET, AUTH_TOKEN_KEY, AUTH_TOKEN_SECRET, CLUSTER_CONFIG,
+        GENERATION_SECRET, NAMESPACE,
     },
 };
 use tombolo_core::identity::{Tokens, name_or_id, namesake};
@@ -45,6 +47,7 @@ use tombolo_runtime::{
 };
 use tracing::{info, warn};
 
+use crate::identity::generation_in;
 use requests::Requests;
 
 const PORT: u16 = 8443;
@@ -86,6 +89,7 @@ pub async fn serve(
             Api::namespaced(client.clone(), NAMESPACE),
             named("kube-root-ca.crt"),
         ),
+        generation: Watched::new(secrets(), named(GENERATION_SECRET)),
         requests: Requests::new(client),
         settings,
         waiting: Semaphore::new(MOST_WAITING),
@@ -116,6 +120,7 @@ struct Auth {
     config: Watched<ClusterConfig>,
     token: Watched<Secret>,
     root_ca: Watched<ConfigMap>,
+    generation: Watched<Secret>,
     requests: Requests,
     waiting: Semaphore,
 }
@@ -136,6 +141,7 @@ fn router(auth: Arc<Auth>) -> Router {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, text)
         })
         .layer(middleware::from_fn(read_whole))
+        .layer(middleware::from_fn(counted::count))
         .with_state(auth)
 }
 
@@ -165,6 +171,7 @@ async fn info(State(auth): State<Arc<Auth>>) -> Json<ClusterInfo> {
             .root_ca
             .only()
             .and_then(|map| map.data.as_ref()?.get("ca.crt").cloned()),
+        generation: auth.generation.only().and_then(|secret| generation_in(&secret)),
     })
 }
 
@@ -222,6 +229,7 @@ impl Auth {
         self.config.filled().await;
         self.token.filled().await;
         self.root_ca.filled().await;
+        self.generation.filled().await;
     }
 
     fn enter(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Failure> {
@@ -230,11 +238,14 @@ impl Auth {
     }
 
     async fn tokens(&self, request: &IdentityRequest) -> Result<Tokens, Failure> {
-        Ok(Tokens {
-            everybody: self.token.only().and_then(|token| token_in(&token)).unwrap_or_default(),
-            this_cluster: self.requests.return_token(&request.cluster_id).await?,
-            none_needed: self.config.only().is_some_and(|config| config.spec.auth.empty_token),
-        })
+        let none_needed = self.config.only().is_some_and(|config| config.spec.auth.empty_token);
+        let this_cluster = if none_needed {
+            Confidential::default()
+        } else {
+            self.requests.return_token(&request.cluster_id).await?
+        };
+        let everybody = self.token.only().and_then(|token| token_in(&token)).unwrap_or_default();
+        Ok(Tokens { everybody, this_cluster, none_needed })
     }
 }
 

@@ -5,7 +5,9 @@ mod ask;
 pub(crate) mod auth_service;
 mod authenticate;
 mod ending;
+mod forgotten;
 mod incoming;
+mod kept;
 mod own_key;
 mod stored;
 
@@ -19,14 +21,18 @@ use tombolo_api::{
         AuthStatus, ForeignCluster, ForeignClusterStatus, ResourceRequest, TenantNamespace,
         condition::AUTHENTICATED,
     },
-    names::{AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, FINALIZER, NAMESPACE},
+    names::{AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, FINALIZER, FOUND_ANNOTATION, NAMESPACE},
     net::{NetworkConfig, TunnelEndpoint},
     sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
-use tombolo_core::condition::{find, now_is};
+use tombolo_core::{
+    condition::{find, now_is},
+    discovery::PinnedBy,
+};
 use tombolo_runtime::{
     finalizer,
+    metrics::{self, Met},
     observe::Watched,
     queue::{self, Again, queue},
     writer,
@@ -70,7 +76,11 @@ pub async fn run(context: Arc<Context>) {
             None => Ok(Again::WhenAsked),
         }
     });
-    tokio::join!(incoming::run(context.clone()), context.shutdown.or(work));
+    tokio::join!(
+        incoming::run(context.clone()),
+        forgotten::run(context.clone()),
+        context.shutdown.or(work)
+    );
 }
 
 /// What is shared by all entries.
@@ -107,11 +117,14 @@ enum Error {
 }
 
 /// What has been reached.
+#[derive(Clone)]
 struct Authenticated {
     tenant: TenantNamespace,
     server: String,
     /// Token or certificate.
     form: &'static str,
+    /// Whether it was there already.
+    met: Met,
     renew_at: Timestamp,
 }
 
@@ -133,19 +146,27 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
             .map_err(failed(format!("delete ForeignCluster {}", entry.name_any())))?;
         return Ok(Again::WhenAsked);
     }
-    finalizer::add(&clusters, entry, FINALIZER)
-        .await
-        .map_err(failed(format!("keep ForeignCluster {}", entry.name_any())))?;
-
-    match authenticate::run(state, entry).await {
+    let reached = if finalizer::has(entry, FINALIZER) {
+        authenticate::run(state, entry).await
+    } else {
+        let kept = async {
+            let kept = finalizer::add(&clusters, entry, FINALIZER).await;
+            Ok(kept.map_err(failed(format!("keep ForeignCluster {}", entry.name_any())))?)
+        };
+        authenticate::first(state, entry, kept).await
+    };
+    match reached {
         Ok(reached) => {
             let remote = reached.tenant.remote.as_deref().unwrap_or_default();
+            let pinned_by = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
             let message = format!(
-                "{} has given an identity in {remote}, in the form of a {}",
+                "{}, whose auth service shows the certificate that {pinned_by}, has given an \
+                 identity in {remote}, in the form of a {}",
                 reached.server, reached.form
             );
             report(state, entry, AuthStatus::Accepted, Some(&reached.tenant), "Accepted", &message)
                 .await?;
+            measure(entry, reached.met);
             let left = reached.renew_at.duration_since(Timestamp::now());
             Ok(Again::After(left.try_into().unwrap_or_default()))
         }
@@ -154,6 +175,18 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
             if setback.soon { Err(setback.into()) } else { Ok(Again::After(ASK_AGAIN)) }
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Notes how long it took since the cluster was found, if it was not in vain at first.
+fn measure(entry: &ForeignCluster, met: Met) {
+    let is_first = entry.status.as_ref().is_none_or(|status| status.auth_status.is_none());
+    let found = entry.annotations().get(FOUND_ANNOTATION);
+    let found = found.and_then(|time| time.parse::<Timestamp>().ok()).filter(|_| is_first);
+    if let Some(found) = found
+        && let Ok(time) = Timestamp::now().duration_since(found).try_into()
+    {
+        metrics::known_after(met, time);
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod account;
 pub(crate) mod base64;
+mod ensured;
+mod generation;
 mod provisions;
 mod signer;
 mod signing_request;
@@ -13,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
-    api::core::v1::{ConfigMap, Secret},
+    api::core::v1::{ConfigMap, Namespace, Secret},
 };
 use kube::{
     Api, ResourceExt,
@@ -26,12 +28,15 @@ use tombolo_api::{
     discovery::ResourceRequest,
     names::{
         AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, FINALIZER,
-        IDENTITY_RECORD_LABEL, NAMESPACE,
+        GENERATION_KEY, GENERATION_SECRET, IDENTITY_RECORD_LABEL, NAMESPACE,
     },
 };
-use tombolo_core::identity::{Access, Credentials, NotARecord, Record, Subject, name_or_id, stage};
+use tombolo_core::identity::{
+    Access, Credentials, NotARecord, Record, Stage, Subject, name_or_id, stage,
+};
 use tombolo_runtime::{
     finalizer,
+    metrics::{self, Outcome},
     observe::Watched,
     queue::{self, Again, queue},
     writer,
@@ -41,6 +46,8 @@ use tracing::{info, warn};
 use crate::context::Context;
 
 pub(crate) use account::request_token;
+use ensured::Ensured;
+pub(crate) use generation::generation_in;
 pub(crate) use provisions::{hex, nonce_key, random};
 use signer::Signer;
 
@@ -64,10 +71,15 @@ pub async fn run(context: Arc<Context>) {
     context.watches.of::<ResourceRequest>().feed(&queue, move |request| {
         request.namespace().and_then(|namespace| record_of(&index, &namespace))
     });
-    let signer = Signer::default();
+    let giver = Giver {
+        requests: context.watches.of::<ResourceRequest>(),
+        context: context.clone(),
+        signer: Signer::default(),
+        ensured: Ensured::default(),
+    };
     let work = queue::run("identity", asked, async |name: String| {
         match records.get(AUTH_NAMESPACE, &name) {
-            Some(record) => reconcile(&record, &context, &signer).await,
+            Some(record) => giver.reconcile(&record).await,
             None => Ok(Again::WhenAsked),
         }
     });
@@ -89,6 +101,12 @@ pub(crate) enum Error {
     /// The random number generator of the system fails.
     #[error("get random bytes")]
     Random,
+    /// Nobody can tell which identities are of which generation.
+    #[error(
+        "the Secret {NAMESPACE}/{GENERATION_SECRET} has no {GENERATION_KEY:?}: delete it, and \
+         there will be another one"
+    )]
+    NoGeneration,
     /// The certificate can't be made.
     #[error("make the auth service's certificate")]
     Certificate(#[source] rcgen::Error),
@@ -109,117 +127,190 @@ fn record_of(records: &Store<Secret>, tenant: &str) -> Option<String> {
     records.state().iter().find(in_it).map(|secret| secret.name_any())
 }
 
-async fn reconcile(secret: &Secret, context: &Context, signer: &Signer) -> Result<Again, Error> {
-    let records = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
-    let name = secret.name_any();
-    let record = Record::read(secret).map_err(|error| Error::Record(name.clone(), error))?;
-    if secret.metadata.deletion_timestamp.is_some() {
-        withdraw(context, &record).await?;
-        finalizer::remove(&records, secret, FINALIZER).await.map_err(failed("end the record"))?;
-        return Ok(Again::WhenAsked);
-    }
-    if record.released {
-        info!(cluster = %record.cluster_id, "the cluster gives its identity back");
-        let gone = writer::delete_if_same(&records, &name, secret.uid().as_deref()).await;
-        return gone.map(Again::from).map_err(failed("delete the record"));
-    }
-    if !finalizer::has(secret, FINALIZER) {
-        finalizer::add(&records, secret, FINALIZER).await.map_err(failed("keep the record"))?;
-        // The change of the record brings it here again.
-        return Ok(Again::WhenAsked);
+/// What it takes to give identities.
+struct Giver {
+    context: Arc<Context>,
+    /// By which the rights of an identity widen and narrow.
+    requests: Arc<Watched<ResourceRequest>>,
+    signer: Signer,
+    ensured: Ensured,
+}
+
+impl Giver {
+    async fn reconcile(&self, secret: &Secret) -> Result<Again, Error> {
+        let client = &self.context.client;
+        let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
+        let name = secret.name_any();
+        let record = Record::read(secret).map_err(|error| Error::Record(name.clone(), error))?;
+        if secret.metadata.deletion_timestamp.is_some() {
+            self.ensured.forget(secret);
+            withdraw(&self.context, &record).await?;
+            let ended = finalizer::remove(&records, secret, FINALIZER).await;
+            return ended.map(Again::from).map_err(failed("end the record"));
+        }
+        if record.released {
+            info!(cluster = %record.cluster_id, "the cluster gives its identity back");
+            let gone = writer::delete_if_same(&records, &name, secret.uid().as_deref()).await;
+            return gone.map(Again::from).map_err(failed("delete the record"));
+        }
+        if record.is_open() {
+            return self.answer(&records, secret, &record).await;
+        }
+        let stage = self.stage(record.tenant.as_deref());
+        if !self.ensured.is_recent(secret, stage) {
+            let found = tenant::find(client, &record.cluster_id).await?;
+            let subject = self.subject(&record, found.as_ref()).await?;
+            self.ensure(secret, &record, found.as_ref(), &subject).await?;
+        }
+        let now = Timestamp::now();
+        match record.forget_at() {
+            Some(time) if time <= now => write(&records, secret, &record.handed_over()).await,
+            Some(time) => Ok(Again::After(time.duration_since(now).unsigned_abs())),
+            None => Ok(Again::After(AGAIN)),
+        }
     }
 
-    let peer = ClusterIdentity {
-        cluster_id: record.cluster_id.clone(),
-        cluster_name: name_or_id(record.cluster_name.as_ref(), &record.cluster_id),
-    };
-    let tenant = tenant::ensure(&context.client, &peer).await?;
-    let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &tenant);
-    let requests = requests.list(&Default::default()).await.map_err(failed("list the requests"))?;
-    let subject = account::ensure(
-        &context.client,
-        &tenant,
-        &peer,
-        stage(&context.settings.cluster_name, &requests),
-    )
-    .await?;
-    if record.is_open() {
-        let answered = match credentials(context, &record, &tenant, &subject, signer).await? {
-            Ok(credentials) => answer(context, &record, &peer, &tenant, credentials).await?,
-            Err(refusal) => refuse(&record, &tenant, refusal),
+    /// Gives an identity to who asks, or says why not. The certificate is signed while the rights are
+    /// made: without those it is worth nothing.
+    async fn answer(
+        &self,
+        records: &Api<Secret>,
+        secret: &Secret,
+        record: &Record,
+    ) -> Result<Again, Error> {
+        let client = &self.context.client;
+        let kept = async {
+            finalizer::keep(records, secret, FINALIZER).await.map_err(failed("keep the record"))
         };
-        return write(&records, secret, &answered).await;
+        // Nothing is made before the record is kept, so that all is removed with it.
+        let (secret, found, ca) = tokio::try_join!(
+            kept,
+            tenant::find(client, &record.cluster_id),
+            root_ca(&self.context)
+        )?;
+        let subject = self.subject(record, found.as_ref()).await?;
+        let (tenant, signed) = tokio::join!(
+            self.ensure(&secret, record, found.as_ref(), &subject),
+            self.sign(record, &subject)
+        );
+        let (tenant, signed) = (tenant?, signed?);
+        let credentials = match signed {
+            Signed::Certificate(pem) => {
+                Credentials::Certificate { certificate: base64::standard(&pem), key: None }
+            }
+            Signed::None => Credentials::Token(account::token(client, &tenant).await?),
+            Signed::Refused(refusal) => {
+                metrics::decided(Outcome::Refused);
+                return write(records, &secret, &refused(record, &tenant, refusal)).await;
+            }
+        };
+        if let Some(token) = &record.return_token {
+            keep_token(&self.context, record, token).await?;
+        }
+        let access = Access {
+            server: self.context.settings.api_server_url.clone(),
+            ca: ca.map(|pem| base64::standard(pem.as_bytes())),
+            namespace: tenant,
+            credentials,
+        };
+        metrics::decided(match &access.credentials {
+            Credentials::Certificate { .. } => Outcome::Certificate,
+            Credentials::Token(_) => Outcome::Token,
+        });
+        write(records, &secret, &self.given(record, &access)).await
     }
-    let now = Timestamp::now();
-    match record.forget_at() {
-        Some(time) if time <= now => write(&records, secret, &record.handed_over()).await,
-        Some(time) => Ok(Again::After(time.duration_since(now).unsigned_abs())),
-        None => Ok(Again::After(AGAIN)),
+
+    /// How far the peering in this namespace has come.
+    fn stage(&self, tenant: Option<&str>) -> Stage {
+        let requests = tenant.map(|tenant| self.requests.within(tenant)).unwrap_or_default();
+        stage(&self.context.settings.cluster_name, requests.iter().map(|request| &**request))
+    }
+
+    /// Whom certificates of this identity are for: of the generation that it has, or of the current
+    /// one if it has none yet.
+    async fn subject(&self, record: &Record, tenant: Option<&Namespace>) -> Result<Subject, Error> {
+        let client = &self.context.client;
+        let noted = match tenant {
+            Some(tenant) => account::generation(client, &tenant.name_any()).await?,
+            None => None,
+        };
+        let generation = match noted {
+            Some(generation) => generation,
+            None => generation::current(client).await?,
+        };
+        Ok(Subject { cluster_id: record.cluster_id.clone(), generation })
+    }
+
+    /// Makes what the identity consists of, and says in which namespace.
+    async fn ensure(
+        &self,
+        secret: &Secret,
+        record: &Record,
+        found: Option<&Namespace>,
+        subject: &Subject,
+    ) -> Result<String, Error> {
+        let client = &self.context.client;
+        let peer = ClusterIdentity {
+            cluster_id: record.cluster_id.clone(),
+            cluster_name: name_or_id(record.cluster_name.as_ref(), &record.cluster_id),
+        };
+        self.requests.filled().await;
+        let tenant = tenant::complete(client, &peer, found).await?.name;
+        let stage = self.stage(Some(&tenant));
+        account::ensure(client, &tenant, &peer.cluster_name, stage, subject).await?;
+        self.ensured.note(secret, stage);
+        Ok(tenant)
+    }
+
+    /// A certificate, if that is what was asked for and what there is here.
+    async fn sign(&self, record: &Record, subject: &Subject) -> Result<Signed, Error> {
+        let Some(request) = &record.signing_request else { return Ok(Signed::None) };
+        match signing_request::check(request) {
+            Ok(asked) if asked == *subject => {}
+            Ok(asked) if asked.cluster_id == subject.cluster_id => {
+                let generation = subject.generation.clone();
+                return Ok(Signed::Refused(AuthError::other_generation(generation)));
+            }
+            Ok(_) => {
+                let error = "the signing request is for another cluster than the one that asks";
+                return Ok(Signed::Refused(AuthError::new(error, Refusal::Other)));
+            }
+            Err(error) => {
+                return Ok(Signed::Refused(AuthError::new(error.to_string(), Refusal::Other)));
+            }
+        }
+        let signed = self.signer.sign(&self.context.client, subject, request).await?;
+        Ok(signed.map_or(Signed::None, Signed::Certificate))
+    }
+
+    /// The record with an identity for who asked.
+    fn given(&self, record: &Record, access: &Access) -> Record {
+        let (tenant, form) = (&access.namespace, access.credentials.form());
+        info!(cluster = %record.cluster_id, tenant, form, "giving an identity");
+        Record {
+            answered: Some(record.request.clone()),
+            answered_at: Some(Timestamp::now()),
+            kubeconfig: Some(access.kubeconfig(&self.context.settings.cluster_name)),
+            refusal: None,
+            tenant: Some(tenant.clone()),
+            return_token: None,
+            ..record.clone()
+        }
     }
 }
 
-/// A certificate, if that is what was asked for and what there is here, else a token; or why
-/// neither is given.
-async fn credentials(
-    context: &Context,
-    record: &Record,
-    tenant: &str,
-    subject: &Subject,
-    signer: &Signer,
-) -> Result<Result<Credentials, AuthError>, Error> {
-    let client = &context.client;
-    let Some(request) = &record.signing_request else {
-        return Ok(Ok(Credentials::Token(account::token(client, tenant).await?)));
-    };
-    match signing_request::check(request) {
-        Ok(asked) if asked == *subject => {}
-        Ok(asked) if asked.cluster_id == subject.cluster_id => {
-            return Ok(Err(AuthError::other_generation(subject.generation.clone())));
-        }
-        Ok(_) => {
-            let error = "the signing request is for another cluster than the one that asks";
-            return Ok(Err(AuthError::new(error, Refusal::Other)));
-        }
-        Err(error) => return Ok(Err(AuthError::new(error.to_string(), Refusal::Other))),
-    }
-    Ok(Ok(match signer.sign(client, subject, request).await? {
-        Some(pem) => Credentials::Certificate { certificate: base64::standard(&pem), key: None },
-        None => Credentials::Token(account::token(client, tenant).await?),
-    }))
-}
-
-/// The record with an identity for who asked.
-async fn answer(
-    context: &Context,
-    record: &Record,
-    peer: &ClusterIdentity,
-    tenant: &str,
-    credentials: Credentials,
-) -> Result<Record, Error> {
-    if let Some(token) = &record.return_token {
-        keep_token(context, record, token).await?;
-    }
-    let access = Access {
-        server: context.settings.api_server_url.clone(),
-        ca: root_ca(context).await?.map(|pem| base64::standard(pem.as_bytes())),
-        namespace: tenant.to_owned(),
-        credentials,
-    };
-    let form = access.credentials.form();
-    info!(cluster = %peer.cluster_name, id = %peer.cluster_id, tenant, form, "giving an identity");
-    Ok(Record {
-        answered: Some(record.request.clone()),
-        answered_at: Some(Timestamp::now()),
-        kubeconfig: Some(access.kubeconfig(&context.settings.cluster_name)),
-        refusal: None,
-        tenant: Some(tenant.to_owned()),
-        return_token: None,
-        ..record.clone()
-    })
+/// What has come of a signing request.
+enum Signed {
+    /// A certificate, in PEM.
+    Certificate(Vec<u8>),
+    /// None was asked for, or this cluster signs none.
+    None,
+    /// It is not to be signed.
+    Refused(AuthError),
 }
 
 /// The record with why there is no identity for who asked.
-fn refuse(record: &Record, tenant: &str, refusal: AuthError) -> Record {
+fn refused(record: &Record, tenant: &str, refusal: AuthError) -> Record {
     Record {
         answered: Some(record.request.clone()),
         answered_at: Some(Timestamp::now()),
@@ -291,7 +382,14 @@ async fn withdraw(context: &Context, record: &Record) -> Result<(), Error> {
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     let gone = secrets.delete(&remote_token(record), &Default::default()).await.map(drop);
     writer::absent_is_fine(gone).map_err(failed("delete the token of the cluster"))?;
-    let Some(tenant) = tenant::find(client, &record.cluster_id).await? else { return Ok(()) };
+    let tenant = tenant::find(client, &record.cluster_id).await?;
+    // First of all: what was signed for this cluster until now must never count again.
+    let used = match &tenant {
+        Some(tenant) => account::generation(client, &tenant.name_any()).await?,
+        None => None,
+    };
+    generation::end(client, used.as_deref()).await?;
+    let Some(tenant) = tenant else { return Ok(()) };
     account::remove(client, &tenant.name_any()).await?;
     let us = &context.settings.cluster_name;
     tenant::remove_unless_needed(client, &tenant, &record.cluster_id, us).await?;

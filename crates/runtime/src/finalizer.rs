@@ -19,8 +19,16 @@ pub async fn add<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<(
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
+    keep(api, object, finalizer).await.map(drop)
+}
+
+/// The same, for whoever goes on with the object as it is then.
+pub async fn keep<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
     if has(object, finalizer) {
-        return Ok(());
+        return Ok(object.clone());
     }
     let mut finalizers = object.finalizers().to_vec();
     finalizers.push(finalizer.to_owned());
@@ -39,12 +47,12 @@ where
         object.finalizers().iter().filter(|name| *name != finalizer).cloned().collect();
     match set(api, object, &rest).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other,
+        other => other.map(drop),
     }
 }
 
 /// With the version that was seen, so that nobody else's finalizer is lost.
-async fn set<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> kube::Result<()>
+async fn set<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> kube::Result<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
@@ -52,5 +60,5 @@ where
         "finalizers": finalizers,
         "resourceVersion": object.resource_version(),
     } });
-    api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
 }

@@ -1,28 +1,42 @@
-//! Answers the kubelet's probes: alive as long as it answers, ready when the component says so.
+//! Answers the kubelet's probes: alive as long as it answers, ready when the component says so. What
+//! Prometheus asks for is answered on the same port.
 
 use std::net::Ipv4Addr;
 
-use axum::{Router, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+};
 use tokio::{net::TcpListener, sync::watch};
 
-use crate::shutdown::Shutdown;
+use crate::{metrics, shutdown::Shutdown};
 
-/// Serves `/healthz` and `/readyz` until the end is asked for.
+/// Serves `/healthz`, `/readyz` and `/metrics` until the end is asked for.
 pub async fn serve(
     port: u16,
     ready: watch::Receiver<bool>,
     shutdown: Shutdown,
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?;
-    let router = Router::new().route("/healthz", get(async || "ok")).route(
-        "/readyz",
-        get(async move || {
-            if *ready.borrow() {
-                (StatusCode::OK, "ok")
-            } else {
-                (StatusCode::SERVICE_UNAVAILABLE, "not ready")
-            }
-        }),
-    );
+    let is_ready = async move || {
+        if *ready.borrow() {
+            (StatusCode::OK, "ok")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "not ready")
+        }
+    };
+    let router = Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/readyz", get(is_ready))
+        .route("/metrics", get(async || measured()));
     axum::serve(listener, router).with_graceful_shutdown(shutdown.asked_owned()).await
+}
+
+fn measured() -> Response {
+    match metrics::text() {
+        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
 }

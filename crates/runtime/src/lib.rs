@@ -1,5 +1,5 @@
 //! The shared shell of all components: clients of this and of other clusters, watches, queues, the
-//! writer, the lease, the end, logs.
+//! writer, the lease, the end, logs, metrics.
 
 pub mod chain;
 pub mod client;
@@ -7,6 +7,7 @@ pub mod events;
 pub mod finalizer;
 pub mod health;
 pub mod lease;
+pub mod metrics;
 pub mod mutual_tls;
 pub mod observe;
 pub mod queue;

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use common::control::{Control, PEERS, know_peers};
 use futures::future::join_all;
 use kube::api::ListParams;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tombolo_api::ipam::ipam_client::IpamClient;
 use tombolo_api::ipam::{GetRemotePodIpRequest, MapRequest, UnmapRequest};
@@ -35,6 +37,7 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
     know_peers(&side).await;
     let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
     let mut control = Control::start(&side, program, "one").await;
+    prometheus_is_answered(&control).await;
 
     let shared = Shared::default();
     let clients = (0..CLIENTS).map(|number| {
@@ -58,6 +61,24 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
     assert_eq!(stored(&side).await, known, "what is stored is what was answered");
     assert_eq!(told(&side).await, known, "what gateways are told too");
     bed.remove().expect("it is removed");
+}
+
+/// The process says what it measures, though there is nothing to measure yet.
+async fn prometheus_is_answered(control: &Control) {
+    let mut stream = TcpStream::connect((control.address.ip(), 8080)).await.expect("it listens");
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.expect("it is asked");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.expect("an answer");
+    for line in [
+        "HTTP/1.0 200 OK",
+        "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8",
+        "# TYPE tombolo_discovery_step_seconds histogram",
+        "# TYPE tombolo_discovery_seconds histogram",
+        "# TYPE tombolo_identity_requests counter",
+        "# EOF",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+    }
 }
 
 type Mapped = BTreeMap<(String, IpAddr), IpAddr>;

@@ -1,22 +1,23 @@
 //! The records of requests: written here, answered by the control plane, handed over once.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams, PostParams},
-    runtime::wait::await_condition,
+    runtime::watcher,
 };
 use serde_json::json;
 use tokio::time::timeout;
 use tombolo_api::{
     ClusterId,
     auth::{AuthError, Confidential, IdentityRelease, IdentityRequest, IdentityResponse, Refusal},
-    names::AUTH_NAMESPACE,
+    names::{AUTH_NAMESPACE, IDENTITY_RECORD_LABEL},
 };
 use tombolo_core::identity::{Admission, Record, admit, hash, record_name, return_token_name};
+use tombolo_runtime::observe::Watched;
 use tracing::{error, warn};
 use uuid::Uuid;
 
@@ -32,11 +33,15 @@ const TRIES: usize = 5;
 /// The records, in the API server.
 pub(super) struct Requests {
     records: Api<Secret>,
+    /// The same, as they were a moment ago.
+    seen: Watched<Secret>,
 }
 
 impl Requests {
     pub fn new(client: Client) -> Self {
-        Self { records: Api::namespaced(client, AUTH_NAMESPACE) }
+        let records = Api::namespaced(client, AUTH_NAMESPACE);
+        let only = watcher::Config::default().labels(&format!("{IDENTITY_RECORD_LABEL}=true"));
+        Self { seen: Watched::new(records.clone(), only), records }
     }
 
     /// The token that this one cluster may show, if there is one.
@@ -63,26 +68,10 @@ impl Requests {
     /// Records the request and waits for the answer.
     pub async fn answer(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
         let record = Record::of(request, Uuid::new_v4().to_string());
-        self.record(&record).await?;
+        let recorded = self.record(&record).await?;
         let name = record_name(&record.cluster_id);
-        let answered = |secret: Option<&Secret>| {
-            secret.is_none_or(|secret| answer_in(secret, &record).is_some())
-        };
-        let waiting = timeout(PATIENCE, await_condition(self.records.clone(), &name, answered));
-        let mut version = None;
-        let answer = match waiting.await {
-            Ok(Ok(Some(secret))) => {
-                version = secret.resource_version();
-                answer_in(&secret, &record)
-            }
-            Ok(Ok(None)) => None,
-            Ok(Err(error)) => {
-                error!("wait for the answer: {error}");
-                None
-            }
-            Err(_) => None,
-        };
-        let Some(answer) = answer else {
+        let answer = timeout(PATIENCE, self.answered(&name, &record, version(&recorded))).await;
+        let Some((answer, secret)) = answer.ok().flatten() else {
             if record.nonce_hash.is_none() {
                 // Nobody could ask for it again.
                 self.patch(&name, json!({ "released": encode("true") })).await?;
@@ -92,14 +81,50 @@ impl Requests {
         };
         let kubeconfig = answer.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why))?;
         let nothing = json!({
-            "metadata": { "resourceVersion": version },
+            "metadata": { "resourceVersion": secret.resource_version() },
             "data": { "kubeconfig": null, "returnToken": null },
         });
-        // Where another request has been recorded meanwhile, what is there by now is not ours.
-        if let Err(error) = self.records.patch(&name, &manager(), &Patch::Merge(nothing)).await {
-            warn!("the answer stays in its record until the control plane forgets it: {error}");
-        }
+        let records = self.records.clone();
+        // Who asked does not have to wait for that.
+        tokio::spawn(async move {
+            let forgotten = records.patch(&name, &manager(), &Patch::Merge(nothing)).await;
+            match forgotten {
+                // Where another request has been recorded meanwhile, what is there is not ours.
+                Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {}
+                Err(error) => {
+                    warn!(
+                        "the answer stays in its record until the controllers forget it: {error}"
+                    );
+                }
+                Ok(_) => {}
+            }
+        });
         Ok(IdentityResponse { kubeconfig })
+    }
+
+    /// Waits for the answer, in the record as it is at this version or later. `None`: it is gone.
+    async fn answered(
+        &self,
+        name: &str,
+        record: &Record,
+        from: u64,
+    ) -> Option<(Result<Confidential, AuthError>, Arc<Secret>)> {
+        let mut changes = self.seen.changes();
+        let mut was_there = false;
+        loop {
+            changes.mark_unchanged();
+            match self.seen.get(AUTH_NAMESPACE, name) {
+                Some(secret) if version(&secret) >= from => {
+                    was_there = true;
+                    if let Some(answer) = answer_in(&secret, record) {
+                        return Some((answer, secret));
+                    }
+                }
+                None if was_there => return None,
+                _ => {}
+            }
+            changes.changed().await.ok()?;
+        }
     }
 
     /// Marks the record of an identity that is given back.
@@ -115,17 +140,28 @@ impl Requests {
         self.patch(&name, json!({ "released": encode("true") })).await
     }
 
-    async fn record(&self, new: &Record) -> Result<(), Failure> {
+    /// Writes the request into its record, and returns that.
+    async fn record(&self, new: &Record) -> Result<Secret, Failure> {
         let name = record_name(&new.cluster_id);
-        for _ in 0..TRIES {
-            let seen = self.records.get_opt(&name).await.map_err(|error| internal(&error))?;
+        for attempt in 0..TRIES {
+            // What was seen a moment ago is good enough as long as nothing has changed since, and if
+            // something has, the API server says so.
+            let seen = match attempt {
+                0 => self.seen.get(AUTH_NAMESPACE, &name).map(Arc::unwrap_or_clone),
+                _ => self.records.get_opt(&name).await.map_err(|error| internal(&error))?,
+            };
             if let Some(seen) = &seen
                 && seen.metadata.deletion_timestamp.is_some()
             {
-                break;
+                match attempt {
+                    0 => continue,
+                    _ => break,
+                }
             }
             let recorded = seen.as_ref().and_then(|secret| Record::read(secret).ok());
             let written = match admit(recorded.as_ref(), new) {
+                // It may have been given back just now.
+                Admission::Taken if attempt == 0 => continue,
                 Admission::Taken => return Err(taken()),
                 Admission::New => self.records.create(&params(), &new.to_secret()).await,
                 Admission::Again => {
@@ -146,8 +182,8 @@ impl Requests {
                 }
             };
             match written {
-                Ok(_) => return Ok(()),
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Ok(written) => return Ok(written),
+                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
                 Err(error) => return Err(internal(&error)),
             }
         }
@@ -177,6 +213,11 @@ fn answer_in(secret: &Secret, ours: &Record) -> Option<Result<Confidential, Auth
         return None;
     }
     record.kubeconfig.map(Ok).or(record.refusal.map(Err))
+}
+
+/// The API server counts its versions up.
+fn version(secret: &Secret) -> u64 {
+    secret.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 fn taken() -> Failure {

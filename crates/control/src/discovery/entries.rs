@@ -1,20 +1,28 @@
 //! The ForeignClusters, as discovery sees and changes them.
 
+use std::time::Instant;
+
 use jiff::Timestamp;
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams, PostParams},
     runtime::watcher,
 };
+use serde_json::json;
 use tombolo_api::{
-    ClusterId,
+    ClusterId, Fingerprint,
     config::DiscoveryConfig,
     discovery::{DiscoveryType, ForeignCluster, SearchDomain},
+    names::PINNED_ANNOTATION,
 };
 use tombolo_core::discovery::{
     Announcement, Listed, Sighting, expires_at, is_found_in, kind, listed, seen, superseded,
 };
-use tombolo_runtime::{observe::Watched, writer};
+use tombolo_runtime::{
+    metrics::{self, Step},
+    observe::Watched,
+    writer,
+};
 use tracing::{info, warn};
 
 pub(super) const MANAGER: &str = "liqo-discovery";
@@ -139,21 +147,58 @@ impl Entries {
         self.known.all().iter().map(|entry| (**entry).clone()).collect()
     }
 
+    /// Pins another certificate, and says whether it has: not if the entry has changed meanwhile.
+    async fn pin(&self, entry: &ForeignCluster, to: Fingerprint) -> kube::Result<bool> {
+        let noted = entry.annotations().get(PINNED_ANNOTATION);
+        let patch = Patch::Merge(json!({
+            "metadata": {
+                "uid": entry.uid(),
+                "resourceVersion": entry.resource_version(),
+                "annotations": { PINNED_ANNOTATION: noted },
+            },
+            "spec": { "fingerprint": to },
+        }));
+        let params =
+            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        match self.api.patch(&entry.name_any(), &params, &patch).await {
+            Ok(_) => {
+                info!(cluster = entry.name_any(), "it has another certificate");
+                Ok(true)
+            }
+            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn make(&self, entry: &ForeignCluster) -> kube::Result<()> {
         let params =
             PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let start = Instant::now();
         match self.api.create(&params, entry).await {
             // It is there, only not seen here yet.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            made => made.map(|made| info!(cluster = made.name_any(), "made a ForeignCluster")),
+            made => made.map(|made| {
+                metrics::took(Step::Create, start.elapsed());
+                info!(cluster = made.name_any(), "made a ForeignCluster");
+            }),
         }
     }
 
     /// Applies what was seen. Whether to peer is not among it: that is somebody else's to say.
     async fn refresh(&self, entry: &ForeignCluster) -> kube::Result<()> {
+        if let Some(fingerprint) = entry.spec.fingerprint
+            && !self.pin(entry, fingerprint).await?
+        {
+            return Ok(());
+        }
         let mut value = serde_json::to_value(entry).map_err(kube::Error::SerdeError)?;
         if let Some(spec) = value["spec"].as_object_mut() {
             spec.remove("join");
+            spec.remove("fingerprint");
+        }
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+            metadata["annotations"].as_object_mut().map(|all| all.remove(PINNED_ANNOTATION));
         }
         let params = PatchParams::apply(MANAGER).force();
         let applied = self.api.patch(&entry.name_any(), &params, &Patch::Apply(value)).await;

@@ -1,11 +1,16 @@
 //! The mDNS responder and browser, on the interface of the node's address only.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use mdns_sd::{IfKind, Receiver, ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use tokio::time::timeout;
 use tombolo_api::names::MDNS_SERVICE;
 use tombolo_core::discovery::{Announcement, NotAnAnnouncement};
+use tombolo_runtime::metrics::{self, Step};
 use tracing::{debug, info};
 
 /// How long a cluster may take to answer that it is still there.
@@ -133,6 +138,7 @@ fn service(announcement: &Announcement) -> mdns_sd::Result<ServiceInfo> {
 }
 
 fn read(service: &ResolvedService) -> Heard {
+    let start = Instant::now();
     let properties: BTreeMap<String, String> = service
         .get_properties()
         .iter()
@@ -144,7 +150,9 @@ fn read(service: &ResolvedService) -> Heard {
     addresses.sort_unstable();
     let name = service.get_fullname();
     let (address, port) = (addresses.first().copied(), service.get_port());
-    match Announcement::read(name, address, port, &properties) {
+    let announcement = Announcement::read(name, address, port, &properties);
+    metrics::took(Step::Parse, start.elapsed());
+    match announcement {
         Ok(announcement) => Heard::Announcement(name.to_owned(), announcement),
         Err(error) => Heard::Nonsense(error),
     }

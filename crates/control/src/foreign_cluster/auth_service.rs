@@ -1,11 +1,16 @@
 //! Talks to another cluster's auth service: over TLS, to whoever has the certificate that is
 //! expected, and to nobody else.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme,
@@ -15,8 +20,9 @@ use rustls::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
-use tokio::{net::TcpStream, time::timeout};
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio::{net::TcpStream, sync::Mutex, time::timeout};
+use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::{
     Fingerprint,
     auth::{AuthError, ClusterInfo, IdentityRelease, IdentityRequest, IdentityResponse, Refusal},
@@ -27,11 +33,21 @@ const CONNECTING: Duration = Duration::from_secs(5);
 const ANSWERING: Duration = Duration::from_secs(15);
 const MOST_BYTES: usize = 1 << 20;
 
-/// An auth service at a URL.
-#[derive(Clone, Debug)]
+/// An auth service at a URL, with the connection over which it was asked last.
+#[derive(Debug)]
 pub(crate) struct AuthService {
     url: String,
-    pin: Option<Fingerprint>,
+    /// The certificate that has to be shown.
+    pin: OnceLock<Fingerprint>,
+    connection: Mutex<Option<Connection>>,
+}
+
+/// A connection, and the certificate that was shown there. It ends when this is dropped.
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    shown: Fingerprint,
+    _task: AbortOnDropHandle<()>,
 }
 
 /// There was no answer, or not the one that was hoped for.
@@ -57,7 +73,14 @@ pub(crate) enum Failure {
 impl AuthService {
     /// The service at a URL, which has to show the certificate with this fingerprint, if any.
     pub fn new(url: &str, pin: Option<Fingerprint>) -> Self {
-        Self { url: url.trim_end_matches('/').to_owned(), pin }
+        let url = url.trim_end_matches('/').to_owned();
+        let pin = pin.map(OnceLock::from).unwrap_or_default();
+        Self { url, pin, connection: Mutex::default() }
+    }
+
+    /// From now on it has to show this certificate, if it may show any until now.
+    pub fn keep_to(&self, pin: Fingerprint) {
+        let _ = self.pin.set(pin);
     }
 
     /// Who the cluster is, and the fingerprint of the certificate that was shown.
@@ -120,17 +143,7 @@ impl AuthService {
             .parse()
             .map_err(|error: http::uri::InvalidUri| unreachable(error.to_string()))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let connection = timeout(CONNECTING, connect(&host, uri.port_u16().unwrap_or(443)));
-        let (stream, shown) = connection
-            .await
-            .map_err(|_| unreachable(format!("no answer within {} s", CONNECTING.as_secs())))?
-            .map_err(|error| unreachable(plain(&error)))?;
-        if let Some(expected) = self.pin
-            && expected != shown
-        {
-            let what = what.to_owned();
-            return Err(Failure::OtherCertificate { what, shown, expected });
-        }
+        let address = (host.as_str(), uri.port_u16().unwrap_or(443));
         let request = Request::builder()
             .method(method)
             .uri(uri.path())
@@ -138,11 +151,46 @@ impl AuthService {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.map(to_json).unwrap_or_default()))
             .map_err(|error| unreachable(error.to_string()))?;
-        match timeout(ANSWERING, send(stream, request)).await {
-            Ok(Ok((status, body))) => Ok((status, body, shown)),
-            Ok(Err(error)) => Err(unreachable(error.to_string())),
-            Err(_) => Err(unreachable(format!("no answer within {} s", ANSWERING.as_secs()))),
+        // Nobody else asks at the same time.
+        let mut kept = self.connection.lock().await;
+        let reused = kept.take().filter(|connection| connection.sender.is_ready());
+        let again = reused.is_some().then(|| request.clone());
+        let mut connection = match reused {
+            Some(connection) => connection,
+            None => open(address).await.map_err(unreachable)?,
+        };
+        let mut sent = self.send(what, &mut connection, request).await;
+        if let (Err(Failure::Unreachable { .. }), Some(request)) = (&sent, again) {
+            // It may have been closed meanwhile; what is asked here can be asked twice.
+            connection = open(address).await.map_err(unreachable)?;
+            sent = self.send(what, &mut connection, request).await;
         }
+        let (status, body) = sent?;
+        let shown = connection.shown;
+        *kept = Some(connection);
+        Ok((status, body, shown))
+    }
+
+    /// Asks over a connection, if that is to whom it should be.
+    async fn send(
+        &self,
+        what: &str,
+        connection: &mut Connection,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let what = || what.to_owned();
+        let shown = connection.shown;
+        if let Some(&expected) = self.pin.get()
+            && expected != shown
+        {
+            return Err(Failure::OtherCertificate { what: what(), shown, expected });
+        }
+        let why = match timeout(ANSWERING, send(&mut connection.sender, request)).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", ANSWERING.as_secs()),
+        };
+        Err(Failure::Unreachable { what: what(), why })
     }
 }
 
@@ -150,8 +198,15 @@ fn to_json(body: &impl Serialize) -> Bytes {
     serde_json::to_vec(body).unwrap_or_default().into()
 }
 
-/// Connects, and says which certificate was shown.
-async fn connect(host: &str, port: u16) -> io::Result<(TlsStream<TcpStream>, Fingerprint)> {
+async fn open(address: (&str, u16)) -> Result<Connection, String> {
+    match timeout(CONNECTING, connect(address)).await {
+        Ok(opened) => opened.map_err(|error| plain(&error)),
+        Err(_) => Err(format!("no answer within {} s", CONNECTING.as_secs())),
+    }
+}
+
+/// Connects, and notes which certificate was shown.
+async fn connect((host, port): (&str, u16)) -> io::Result<Connection> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -161,25 +216,25 @@ async fn connect(host: &str, port: u16) -> io::Result<(TlsStream<TcpStream>, Fin
         .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let tcp = TcpStream::connect((host, port)).await?;
+    tcp.set_nodelay(true)?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificate = certificates.first().ok_or_else(|| io::Error::other("no certificate"))?;
     let shown = Fingerprint(Sha256::digest(certificate).into());
-    Ok((stream, shown))
+    let (sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    // How it ended, whoever sends over it next is told.
+    let task = AbortOnDropHandle::new(tokio::spawn(async move { drop(connection.await) }));
+    Ok(Connection { sender, shown, _task: task })
 }
 
 async fn send(
-    stream: TlsStream<TcpStream>,
+    sender: &mut SendRequest<Full<Bytes>>,
     request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
     let response = sender.send_request(request).await?;
     let status = response.status();
     let body = Limited::new(response.into_body(), MOST_BYTES).collect().await?.to_bytes();
-    drop(sender);
-    connection.abort();
     Ok((status, body))
 }
 

@@ -1,10 +1,11 @@
 //! The end of a ForeignCluster: the other cluster's request is refused, and when nothing of a
 //! peering is left, the identity is given back and what was made for it is removed.
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::json;
 use tombolo_api::{
+    ClusterId,
     auth::IdentityRelease,
     discovery::{ForeignCluster, RequestState, ResourceRequest},
     names::{AUTH_NAMESPACE, IDENTITY_SECRET},
@@ -17,7 +18,7 @@ use tombolo_core::{
 use tombolo_runtime::writer;
 use tracing::info;
 
-use super::{Error, auth_service::AuthService, stored::Stored};
+use super::{Error, auth_service::AuthService, forgotten, stored::Stored};
 use crate::{
     context::Context,
     identity::{failed, tenant},
@@ -47,24 +48,39 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     if waiting || tenant::has_peering(client, &tenant_name, us).await? {
         return Ok(false);
     }
-    if let Some(stored) = Stored::read(client, &tenant_name).await? {
+    let stored = Stored::read(client, &tenant_name).await?;
+    if !forgotten::keeps(context, entry, &tenant_name, stored.as_ref()).await? {
         let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
+        give_back(context, &namespace, &peer.cluster_id, stored.map(|it| (service, it))).await?;
+    }
+    Ok(true)
+}
+
+/// Gives back the identity that there is at another cluster, by its auth service, and removes what
+/// was made for it.
+pub(super) async fn give_back(
+    context: &Context,
+    namespace: &Namespace,
+    peer: &ClusterId,
+    stored: Option<(AuthService, Stored)>,
+) -> Result<(), Error> {
+    let client = &context.client;
+    if let Some((service, stored)) = stored {
         let release = IdentityRelease {
             cluster_id: context.settings.cluster_id.clone(),
             nonce: stored.nonce,
         };
         // It may be gone for good: no reason to keep what there is here.
         if let Err(failure) = service.release(&release).await {
-            info!(cluster = %peer.cluster_name, "give the identity back: {failure}");
+            info!(cluster = %peer, "give the identity back: {failure}");
         }
     }
     let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
-    let token = return_token_name(&peer.cluster_id);
-    delete(&records, &token).await?;
-    let secrets = Api::<Secret>::namespaced(client.clone(), &tenant_name);
+    delete(&records, &return_token_name(peer)).await?;
+    let secrets = Api::<Secret>::namespaced(client.clone(), &namespace.name_any());
     delete(&secrets, IDENTITY_SECRET).await?;
-    tenant::remove_unless_needed(client, &namespace, &peer.cluster_id, us).await?;
-    Ok(true)
+    let us = &context.settings.cluster_name;
+    Ok(tenant::remove_unless_needed(client, namespace, peer, us).await?)
 }
 
 async fn delete(secrets: &Api<Secret>, name: &str) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Api, Client, api::ObjectMeta};
 use tombolo_api::{
-    ClusterIdentity,
+    ClusterIdentity, Fingerprint,
     auth::Confidential,
     names::{CLUSTER_ID_LABEL, IDENTITY_KUBECONFIG_KEY, IDENTITY_NONCE_KEY, IDENTITY_SECRET},
 };
@@ -11,11 +11,13 @@ use tombolo_core::identity::Access;
 use tombolo_runtime::writer;
 
 use super::MANAGER;
-use crate::identity::{Error, failed};
+use crate::identity::{Error, failed, tenant::once_allowed};
 
 const NEXT_KEY: &str = "nextKey";
 const GENERATION: &str = "generation";
 const RETURN_TOKEN_SENT: &str = "returnTokenSent";
+const AUTH_URL: &str = "authUrl";
+const FINGERPRINT: &str = "fingerprint";
 
 /// What is kept about an identity.
 #[derive(Clone, Debug, Default)]
@@ -30,13 +32,17 @@ pub(super) struct Stored {
     pub generation: Option<String>,
     /// Whether that cluster has what it needs to get an identity here.
     pub return_token_sent: bool,
+    /// Where the identity came from.
+    pub auth_url: Option<String>,
+    /// The certificate that was shown there.
+    pub fingerprint: Option<Fingerprint>,
 }
 
 impl Stored {
     /// Reads the Secret in this tenant namespace.
     pub async fn read(client: &Client, tenant: &str) -> Result<Option<Self>, Error> {
         let secrets = Api::<Secret>::namespaced(client.clone(), tenant);
-        let secret = secrets.get_opt(IDENTITY_SECRET).await;
+        let secret = once_allowed(|| secrets.get_opt(IDENTITY_SECRET)).await;
         let secret = secret.map_err(failed(format!("read Secret {tenant}/{IDENTITY_SECRET}")))?;
         Ok(secret.map(|secret| Self::of(&secret)))
     }
@@ -55,6 +61,8 @@ impl Stored {
             next_key: text(NEXT_KEY).map(Confidential::from),
             generation: text(GENERATION),
             return_token_sent: text(RETURN_TOKEN_SENT).is_some(),
+            auth_url: text(AUTH_URL),
+            fingerprint: text(FINGERPRINT).and_then(|text| text.parse().ok()),
         }
     }
 
@@ -66,12 +74,15 @@ impl Stored {
         peer: &ClusterIdentity,
     ) -> Result<(), Error> {
         let kubeconfig = self.access.as_ref().map(|access| access.kubeconfig(&peer.cluster_name));
+        let fingerprint = self.fingerprint.map(|fingerprint| fingerprint.to_string());
         let fields = [
             (IDENTITY_NONCE_KEY, Some(self.nonce.reveal())),
             (IDENTITY_KUBECONFIG_KEY, kubeconfig.as_ref().map(Confidential::reveal)),
             (NEXT_KEY, self.next_key.as_ref().map(Confidential::reveal)),
             (GENERATION, self.generation.as_deref()),
             (RETURN_TOKEN_SENT, self.return_token_sent.then_some("true")),
+            (AUTH_URL, self.auth_url.as_deref()),
+            (FINGERPRINT, fingerprint.as_deref()),
         ];
         let data = fields.into_iter().filter_map(|(key, text)| {
             Some((key.to_owned(), ByteString(text?.as_bytes().to_vec())))
@@ -87,7 +98,7 @@ impl Stored {
             ..Secret::default()
         };
         let secrets = Api::namespaced(client.clone(), tenant);
-        let written = writer::apply(&secrets, MANAGER, &secret).await;
+        let written = once_allowed(|| writer::apply(&secrets, MANAGER, &secret)).await;
         written.map(drop).map_err(failed(format!("write Secret {tenant}/{IDENTITY_SECRET}")))
     }
 }

@@ -1,6 +1,7 @@
 //! What an identity consists of: a ServiceAccount in the tenant namespace, and a Role bound to it and
-//! to the user that certificates are for. That user carries the account's uid, so it is another one
-//! whenever the identity is given anew, and what was signed before has no rights any more.
+//! to the user that certificates are for. That user carries the generation, which is noted at the
+//! account and is another one whenever the identity is given anew: what was signed before has no
+//! rights any more.
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
@@ -8,49 +9,64 @@ use k8s_openapi::api::{
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{ObjectMeta, PostParams},
 };
-use tombolo_api::{ClusterIdentity, auth::Confidential, names::TENANT_ACCOUNT};
+use tombolo_api::{
+    ClusterName,
+    auth::Confidential,
+    names::{GENERATION_ANNOTATION, TENANT_ACCOUNT},
+};
 use tombolo_core::identity::{Stage, Subject, rules};
 use tombolo_runtime::writer;
 
-use super::{Error, MANAGER, failed};
+use super::{Error, MANAGER, failed, tenant::once_allowed};
 use crate::binding::{Rights, account_of, bind, user};
 
 /// How long a token counts; it is renewed long before.
 pub(crate) const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
-/// Makes account and rights what they should be at this stage. Returns the user that certificates
-/// are for.
+/// The generation of the identity in this namespace, if there is one.
+pub(super) async fn generation(client: &Client, tenant: &str) -> Result<Option<String>, Error> {
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), tenant);
+    let account = once_allowed(|| accounts.get_metadata_opt(TENANT_ACCOUNT)).await;
+    let account =
+        account.map_err(failed(format!("read the ServiceAccount {tenant}/{TENANT_ACCOUNT}")))?;
+    Ok(account.and_then(|account| account.annotations().get(GENERATION_ANNOTATION).cloned()))
+}
+
+/// Makes account and rights what they should be at this stage, and binds them to the user that
+/// certificates are for.
 pub(super) async fn ensure(
     client: &Client,
     tenant: &str,
-    peer: &ClusterIdentity,
+    peer: &ClusterName,
     stage: Stage,
-) -> Result<Subject, Error> {
+    subject: &Subject,
+) -> Result<(), Error> {
     let metadata = ObjectMeta { name: Some(TENANT_ACCOUNT.to_owned()), ..ObjectMeta::default() };
+    let noted = (GENERATION_ANNOTATION.to_owned(), subject.generation.clone());
     let account = ServiceAccount {
-        metadata: metadata.clone(),
+        metadata: ObjectMeta { annotations: Some([noted].into()), ..metadata.clone() },
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
     };
-    let role = Role { metadata: metadata.clone(), rules: Some(rules(&peer.cluster_name, stage)) };
-    let said = |what: &str| failed(format!("make the {what} {tenant}/{TENANT_ACCOUNT}"));
-    let accounts = Api::namespaced(client.clone(), tenant);
-    let account =
-        writer::apply(&accounts, MANAGER, &account).await.map_err(said("ServiceAccount"))?;
-    let subject = Subject {
-        cluster_id: peer.cluster_id.clone(),
-        generation: account.metadata.uid.unwrap_or_default(),
-    };
+    let role = Role { metadata, rules: Some(rules(peer, stage)) };
     let subjects = vec![account_of((TENANT_ACCOUNT, tenant)), user(subject.to_string())];
     let binding = bind(TENANT_ACCOUNT, Rights::Role(TENANT_ACCOUNT), subjects);
+    let said = |what: &str| failed(format!("make the {what} {tenant}/{TENANT_ACCOUNT}"));
+    let accounts = Api::namespaced(client.clone(), tenant);
     let roles = Api::namespaced(client.clone(), tenant);
-    writer::apply(&roles, MANAGER, &role).await.map_err(said("Role"))?;
     let bindings = Api::namespaced(client.clone(), tenant);
-    writer::apply(&bindings, MANAGER, &binding).await.map_err(said("RoleBinding"))?;
-    Ok(subject)
+    // Before any rights are bound to a generation it is noted, so that it is known which to end.
+    let noted = async {
+        let applied = once_allowed(|| writer::apply(&accounts, MANAGER, &account));
+        applied.await.map(drop).map_err(said("ServiceAccount"))
+    };
+    let granted =
+        async { writer::apply(&roles, MANAGER, &role).await.map(drop).map_err(said("Role")) };
+    tokio::try_join!(noted, granted)?;
+    writer::apply(&bindings, MANAGER, &binding).await.map(drop).map_err(said("RoleBinding"))
 }
 
 /// Removes the identity: whatever token or certificate there is counts no more.

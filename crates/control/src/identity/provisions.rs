@@ -32,7 +32,7 @@ use tombolo_runtime::{
 };
 use tracing::info;
 
-use super::{Error, MANAGER, failed};
+use super::{Error, MANAGER, failed, generation};
 use crate::context::Context;
 
 const CERTIFICATE: &str = "tls.crt";
@@ -64,6 +64,7 @@ async fn ensure(client: &Client) -> Result<(), Error> {
             "made the token that other clusters have to show: Secret {NAMESPACE}/{AUTH_TOKEN_SECRET}"
         );
     }
+    generation::current(client).await?;
     let certificate = certificate(client, &secrets).await?;
     announce(client, certificate).await
 }

@@ -15,7 +15,7 @@ use k8s_openapi::{
     },
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client,
     api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
 };
 use tokio::time::timeout;
@@ -57,10 +57,13 @@ impl Signer {
         // Nobody can have made one of this name, to have it approved in the place of ours.
         let name = format!("liqo-{}-{}", subject.cluster_id, Uuid::new_v4());
         let signed = timeout(PATIENCE, ask(&requests, &name, request)).await;
-        let deleted = requests.delete(&name, &Default::default()).await.map(drop);
-        if let Err(error) = writer::absent_is_fine(deleted) {
-            debug!("delete CertificateSigningRequest {name}: {error}");
-        }
+        // Nobody has to wait for that; Kubernetes deletes what is left of them, too.
+        tokio::spawn(async move {
+            let deleted = requests.delete(&name, &Default::default()).await.map(drop);
+            if let Err(error) = writer::absent_is_fine(deleted) {
+                debug!("delete CertificateSigningRequest {name}: {error}");
+            }
+        });
         let late = signed.is_err().then(Instant::now);
         *self.absent_since.lock().unwrap_or_else(PoisonError::into_inner) = late;
         let certificate = match signed {
@@ -97,7 +100,12 @@ async fn ask(
         },
         status: None,
     };
-    let mut made = requests.create(&params, &wanted).await.map_err(said("make"))?;
+    // Watched from before it is there: so nothing has to be asked for once it is approved.
+    let only = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let (mut made, changes) = tokio::try_join!(
+        async { requests.create(&params, &wanted).await.map_err(said("make")) },
+        async { requests.watch(&only, "0").await.map_err(said("watch")) },
+    )?;
     let status = made.status.get_or_insert_default();
     status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
         type_: "Approved".to_owned(),
@@ -107,13 +115,7 @@ async fn ask(
         ..CertificateSigningRequestCondition::default()
     });
     let approved = requests.replace_subresource("approval", name, &params, &made).await;
-    let now = approved.map_err(said("approve"))?;
-    let from = now.resource_version().unwrap_or_default();
-    if let Some(outcome) = outcome(&now) {
-        return Ok(outcome);
-    }
-    let only = WatchParams::default().fields(&format!("metadata.name={name}"));
-    let changes = requests.watch(&only, &from).await.map_err(said("watch"))?;
+    approved.map_err(said("approve"))?;
     pin_mut!(changes);
     while let Some(change) = changes.next().await {
         match change.map_err(said("watch"))? {

@@ -1,6 +1,9 @@
 //! The namespace that holds what a peering needs: one for each peer, found by the peer's id.
 
-use std::fmt::Debug;
+use std::{
+    fmt::Debug,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::{
     core::v1::{Namespace, Secret},
@@ -12,6 +15,7 @@ use kube::{
     core::NamespaceResourceScope,
 };
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 use tombolo_api::{
     ClusterId, ClusterIdentity, ClusterName,
     discovery::{ForeignCluster, ResourceRequest},
@@ -38,22 +42,67 @@ use crate::binding::{Rights, binding};
 const BOUND: [(&str, &str); 2] =
     [(CONTROL_TENANT_ROLE, CONTROL_ACCOUNT), (KUBELET_TENANT_ROLE, KUBELET_ACCOUNT)];
 
-/// The name of the peer's namespace, which is made if there is none.
-pub(crate) async fn ensure(client: &Client, peer: &ClusterIdentity) -> Result<String, Error> {
+/// How long the API server may take to heed a binding that was made just now.
+const HEEDED_WITHIN: Duration = Duration::from_millis(200);
+
+/// A peer's namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Tenant {
+    pub name: String,
+    /// Whether it was made just now, so that nothing can be in it.
+    pub is_new: bool,
+}
+
+/// The peer's namespace, which is made if there is none.
+pub(crate) async fn ensure(client: &Client, peer: &ClusterIdentity) -> Result<Tenant, Error> {
     let found = find(client, &peer.cluster_id).await?;
-    if let Some(namespace) = &found
-        && namespace.metadata.deletion_timestamp.is_some()
-    {
-        return Err(Error::Ending(namespace.name_any()));
-    }
-    let name = match found {
-        Some(namespace) => namespace.name_any(),
-        None => make(client, peer).await?,
+    complete(client, peer, found.as_ref()).await
+}
+
+/// The same, for who has looked for it already.
+pub(crate) async fn complete(
+    client: &Client,
+    peer: &ClusterIdentity,
+    found: Option<&Namespace>,
+) -> Result<Tenant, Error> {
+    let made;
+    let namespace = match found {
+        Some(namespace) => namespace,
+        None => {
+            made = make(client, peer).await?;
+            &made
+        }
     };
-    for (role, account) in BOUND {
-        bind(client, &name, role, account).await?;
+    let name = namespace.name_any();
+    if namespace.metadata.deletion_timestamp.is_some() {
+        return Err(Error::Ending(name));
     }
-    Ok(name)
+    let is_new = found.is_none();
+    let [control, kubelet] =
+        BOUND.map(|(role, account)| bind(client, &name, is_new, role, account));
+    tokio::try_join!(control, kubelet)?;
+    Ok(Tenant { name, is_new })
+}
+
+/// Does what only a binding that was made just now allows: the API server hears of it a moment
+/// later, and says no until then.
+pub(crate) async fn once_allowed<T, Attempt>(attempt: impl Fn() -> Attempt) -> kube::Result<T>
+where
+    Attempt: Future<Output = kube::Result<T>>,
+{
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(2);
+    loop {
+        match attempt().await {
+            Err(kube::Error::Api(status))
+                if status.code == 403 && start.elapsed() < HEEDED_WITHIN =>
+            {
+                sleep(pause).await;
+                pause *= 2;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// The peer's namespace.
@@ -133,36 +182,49 @@ where
     Ok(!found.items.is_empty())
 }
 
-async fn make(client: &Client, peer: &ClusterIdentity) -> Result<String, Error> {
+/// Makes one that is called after the peer, and after its id too when that name is taken.
+async fn make(client: &Client, peer: &ClusterIdentity) -> Result<Namespace, Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
-    let preferred = tenant_namespace(peer, |_| false);
-    let there = namespaces.get_metadata_opt(&preferred).await;
-    let taken = there.map_err(failed("find the tenant namespace"))?.is_some();
-    let name = tenant_namespace(peer, |_| taken);
+    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let labels = [
         (CLUSTER_ID_LABEL.to_owned(), peer.cluster_id.to_string()),
         (TENANT_LABEL.to_owned(), "true".to_owned()),
         ("app.kubernetes.io/part-of".to_owned(), "liqo".to_owned()),
     ];
-    let namespace = Namespace {
+    let called = |name: &str| Namespace {
         metadata: ObjectMeta {
-            name: Some(name.clone()),
-            labels: Some(labels.into()),
+            name: Some(name.to_owned()),
+            labels: Some(labels.clone().into()),
             ..ObjectMeta::default()
         },
         ..Namespace::default()
     };
-    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-    let made = namespaces.create(&params, &namespace).await;
-    made.map_err(failed(format!("make the namespace {name}")))?;
-    info!(namespace = name, cluster = %peer.cluster_id, "made the tenant namespace");
-    Ok(name)
+    let name = tenant_namespace(peer, |_| false);
+    let made = match namespaces.create(&params, &called(&name)).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            // It may be the peer's, made for the other direction just now.
+            if let Some(namespace) = find(client, &peer.cluster_id).await? {
+                return Ok(namespace);
+            }
+            namespaces.create(&params, &called(&tenant_namespace(peer, |_| true))).await
+        }
+        made => made,
+    };
+    let made = made.map_err(failed(format!("make the namespace {name}")))?;
+    info!(namespace = made.name_any(), cluster = %peer.cluster_id, "made the tenant namespace");
+    Ok(made)
 }
 
-async fn bind(client: &Client, namespace: &str, role: &str, account: &str) -> Result<(), Error> {
+async fn bind(
+    client: &Client,
+    namespace: &str,
+    is_new: bool,
+    role: &str,
+    account: &str,
+) -> Result<(), Error> {
     let bindings = Api::<RoleBinding>::namespaced(client.clone(), namespace);
-    let there = bindings.get_metadata_opt(account).await;
-    if there.map_err(failed(format!("read RoleBinding {namespace}/{account}")))?.is_some() {
+    let read = failed(format!("read RoleBinding {namespace}/{account}"));
+    if !is_new && bindings.get_metadata_opt(account).await.map_err(read)?.is_some() {
         return Ok(());
     }
     let binding = binding(account, Rights::ClusterRole(role), (account, NAMESPACE));

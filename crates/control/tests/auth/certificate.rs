@@ -32,7 +32,8 @@ pub async fn an_identity_is_a_certificate_whose_key_stays_at_home(rome: &Side, m
     let message = rome.says("milan", "Accepted").await;
     assert!(message.ends_with("in the form of a certificate"), "{message}");
     let account = milan.get_in::<ServiceAccount>("liqo-tenant-rome", "liqo-cluster").await;
-    let generation = account.expect("the account").uid().expect("a uid");
+    let account = account.expect("the account");
+    let generation = &account.annotations()["discovery.liqo.io/generation"];
     let user = who(&client(&kubeconfig(rome).await).await).await;
     assert_eq!(user, format!("liqo:id-of-rome:{generation}"));
 
@@ -207,7 +208,7 @@ async fn who(client: &Client) -> String {
     user.and_then(|user| user.username).unwrap_or_default()
 }
 
-async fn status_of(client: &Client, namespace: &str) -> u16 {
+pub async fn status_of(client: &Client, namespace: &str) -> u16 {
     let requests = Api::<ResourceRequest>::namespaced(client.clone(), namespace);
     match requests.list(&Default::default()).await {
         Ok(_) => 200,

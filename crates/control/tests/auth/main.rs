@@ -2,9 +2,13 @@
 //! identity that can do what it should and nothing else.
 
 mod certificate;
+mod forgotten;
+mod generation;
 mod logs;
 mod namesake;
 mod parting;
+mod pins;
+mod renewal;
 mod rights;
 mod service;
 mod side;
@@ -35,11 +39,17 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     slow::who_never_ends_a_request_is_not_waited_for(&milan).await;
     certificate::nothing_else_is_signed(&milan).await;
     certificate::a_certificate_is_renewed_in_time(&rome, &milan).await;
+    renewal::a_client_in_use_shows_the_next_certificate(&rome, &milan).await;
+    renewal::a_token_becomes_a_certificate_when_it_is_renewed(&rome, &milan).await;
     certificate::a_certificate_that_was_taken_away_never_counts_again(&rome, &milan).await;
+    generation::a_generation_is_told_before_and_never_comes_again(&milan).await;
     rights::an_identity_can_do_what_it_should_and_nothing_else(&rome, &milan).await;
     story::an_identity_outlives_the_url_it_came_from(&rome, &milan).await;
     story::a_lost_identity_is_asked_for_again(&rome, &milan).await;
     story::an_identity_follows_the_api_server_that_it_is_for(&rome, &milan).await;
+    pins::another_certificate_is_not_trusted_before_somebody_says_so(&rome, &milan).await;
+    pins::who_said_it_is_told(&rome, &milan).await;
+    forgotten::who_comes_back_in_time_is_known_at_once(&rome, &milan).await;
     story::a_request_makes_a_cluster_known(&rome, &milan).await;
     story::what_was_never_reached_can_be_deleted(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;

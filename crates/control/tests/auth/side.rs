@@ -4,10 +4,12 @@ use std::{net::TcpListener, ops::Deref, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Patch, PatchParams};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tombolo_api::{
-    ClusterIdentity,
+    ClusterIdentity, Fingerprint,
     config::ClusterConfig,
     discovery::{ForeignCluster, condition::AUTHENTICATED},
 };
@@ -91,6 +93,13 @@ impl Side {
         let secret = self.get_in::<Secret>(namespace, name).await.expect("the Secret");
         let data = secret.data.unwrap_or_default();
         String::from_utf8(data[key].0.clone()).expect("a text")
+    }
+
+    /// Of the auth service's certificate.
+    pub async fn fingerprint(&self) -> Fingerprint {
+        let pem = self.secret("liqo", "liqo-auth-cert", "tls.crt").await;
+        let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
+        Fingerprint(Sha256::digest(&certificate).into())
     }
 
     pub async fn entry(&self, name: &str) -> ForeignCluster {

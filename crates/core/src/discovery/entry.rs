@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{
-    ClusterId, ClusterIdentity,
+    ClusterId, ClusterIdentity, Fingerprint,
     config::DiscoveryConfig,
     discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, ResourceRequest},
-    names::{DISCOVERY_TYPE_LABEL, LAST_UPDATE_ANNOTATION, REQUEST_ANNOTATION},
+    names::{DISCOVERY_TYPE_LABEL, FOUND_ANNOTATION, LAST_UPDATE_ANNOTATION, REQUEST_ANNOTATION},
 };
 
-use super::Announcement;
+use super::{
+    Announcement,
+    pin::{PinnedBy, pin},
+};
 use crate::peering::request_state;
 
 /// What a sighting of a cluster leads to.
@@ -46,7 +49,8 @@ pub fn peered(entry: &ForeignCluster) -> bool {
 
 /// A cluster was seen in the local network, which means something to `us` if its group is ours.
 /// Anybody in the network can say anything: about an entry whose certificate is pinned, only who
-/// announces that certificate is heard.
+/// announces that certificate is heard. Where it was an announcement that has pinned it, and there
+/// is no peering, another announcement may as well pin another one.
 pub fn seen(
     announcement: &Announcement,
     known: &[ForeignCluster],
@@ -67,17 +71,22 @@ pub fn seen(
     match entry {
         None => {
             let name = object_name(&announcement.cluster, known);
-            let mut new = sighted(&name, DiscoveryType::Lan, url, announcement.ttl, now);
+            let mut new = first_sighted(&name, DiscoveryType::Lan, url, announcement.ttl, now);
             new.spec.join = config.autojoin;
-            new.spec.fingerprint = announcement.fingerprint;
+            pin(&mut new, PinnedBy::Mdns, announcement.fingerprint);
             new.spec.cluster_identity = Some(announcement.cluster.clone());
             Sighting::New(Box::new(new))
         }
         Some(entry) if entry.metadata.deletion_timestamp.is_some() => Sighting::LeftAlone,
-        Some(entry) if is_pinned_to_another(entry, announcement) => Sighting::LeftAlone,
         Some(entry) if !gives_way(entry, DiscoveryType::Lan) => Sighting::LeftAlone,
         Some(entry) => {
-            let again = sighted_again(entry, DiscoveryType::Lan, url, announcement.ttl, now);
+            let mut again = sighted_again(entry, DiscoveryType::Lan, url, announcement.ttl, now);
+            if is_pinned_to_another(entry, announcement) {
+                if !follows(entry, PinnedBy::Mdns, announcement.fingerprint) {
+                    return Sighting::LeftAlone;
+                }
+                pin_anew(&mut again, entry, PinnedBy::Mdns, announcement.fingerprint);
+            }
             Sighting::Again(Box::new(again))
         }
     }
@@ -206,13 +215,44 @@ fn is_pinned_to_another(entry: &ForeignCluster, announcement: &Announcement) -> 
     entry.spec.fingerprint.is_some() && entry.spec.fingerprint != announcement.fingerprint
 }
 
+/// Whether an entry that is pinned to one certificate follows to another, which was said in this way.
+/// With whom there is a peering, somebody has to say it by hand: there is too much to lose.
+pub(super) fn follows(entry: &ForeignCluster, said: PinnedBy, to: Option<Fingerprint>) -> bool {
+    to.is_some() && PinnedBy::of(entry) == Some(said) && !peered(entry)
+}
+
+/// Pins an entry to another certificate, unless somebody has changed it meanwhile.
+pub(super) fn pin_anew(
+    again: &mut ForeignCluster,
+    entry: &ForeignCluster,
+    said: PinnedBy,
+    to: Option<Fingerprint>,
+) {
+    again.metadata.resource_version = entry.metadata.resource_version.clone();
+    pin(again, said, to);
+}
+
 pub(super) fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
     entry.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id)
 }
 
-/// What a sighting says of an entry. The fingerprint is not among it: anybody in the network can
-/// say one, so only the first counts.
-pub(super) fn sighted(
+/// What the first sighting says of an entry.
+pub(super) fn first_sighted(
+    name: &str,
+    kind: DiscoveryType,
+    auth_url: String,
+    ttl: u32,
+    now: Timestamp,
+) -> ForeignCluster {
+    let mut entry = sighted(name, kind, auth_url, ttl, now);
+    let annotations = entry.metadata.annotations.get_or_insert_default();
+    annotations.insert(FOUND_ANNOTATION.to_owned(), now.to_string());
+    entry
+}
+
+/// What every sighting says of an entry. The fingerprint is not among it: anybody in the network can
+/// say one.
+fn sighted(
     name: &str,
     kind: DiscoveryType,
     auth_url: String,
@@ -343,6 +383,33 @@ mod tests {
             let spoofed = Announcement { fingerprint, address, ..announcement("milan-id") };
             let known = [pinned.clone()];
             assert_eq!(seen(&spoofed, &known, &us, &config, at(NOW)), Sighting::LeftAlone);
+        }
+    }
+
+    #[test]
+    fn what_an_announcement_has_pinned_another_pins_anew_unless_there_is_a_peering() {
+        let Sighting::New(new) = sighting("milan-id", &[]) else { panic!("not new") };
+        assert_eq!(PinnedBy::of(&new), Some(PinnedBy::Mdns));
+        let (us, config) = ("rome-id".parse().unwrap(), DiscoveryConfig::default());
+        let fingerprint = Some("00".repeat(32).parse().unwrap());
+        let rotated = Announcement { fingerprint, ..announcement("milan-id") };
+        let hears = |entry: &ForeignCluster, it: &Announcement| {
+            seen(it, std::slice::from_ref(entry), &us, &config, at(NOW))
+        };
+        let Sighting::Again(again) = hears(&new, &rotated) else { panic!("left alone") };
+        assert_eq!(
+            (again.spec.fingerprint, PinnedBy::of(&again)),
+            (fingerprint, Some(PinnedBy::Mdns))
+        );
+        let silent = Announcement { fingerprint: None, ..rotated.clone() };
+        assert_eq!(hears(&new, &silent), Sighting::LeftAlone);
+        let mut peered = new.clone();
+        peered.spec.join = true;
+        assert_eq!(hears(&peered, &rotated), Sighting::LeftAlone);
+        for by in [PinnedBy::FirstUse, PinnedBy::Dns, PinnedBy::Hand] {
+            let mut other = new.clone();
+            pin(&mut other, by, new.spec.fingerprint);
+            assert_eq!(hears(&other, &rotated), Sighting::LeftAlone, "{by:?}");
         }
     }
 

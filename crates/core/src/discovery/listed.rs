@@ -14,7 +14,8 @@ use tombolo_api::{
 
 use super::{
     Sighting,
-    entry::{gives_way, id_of, kind, object_name, sighted, sighted_again},
+    entry::{first_sighted, follows, gives_way, id_of, kind, object_name, pin_anew, sighted_again},
+    pin::{PinnedBy, pin},
 };
 
 /// A cluster that a domain lists.
@@ -101,9 +102,9 @@ pub fn listed(
             Some(cluster) => object_name(cluster, known),
             None => name_of(&listed.record, known),
         };
-        let mut new = sighted(&name, DiscoveryType::Wan, url, ttl, now);
+        let mut new = first_sighted(&name, DiscoveryType::Wan, url, ttl, now);
         new.spec.join = autojoin;
-        new.spec.fingerprint = listed.fingerprint;
+        pin(&mut new, PinnedBy::Dns, listed.fingerprint);
         new.spec.cluster_identity = listed.cluster.clone();
         return Sighting::New(Box::new(owned(new, listed, domain)));
     };
@@ -117,10 +118,15 @@ pub fn listed(
         (Some(pin), Some(said)) => said == pin,
         (Some(pin), None) => is_of(entry, listed, domain) || listed.shown == Some(pin),
     };
+    let mut again = sighted_again(entry, DiscoveryType::Wan, url, ttl, now);
     if !vouched {
-        return Sighting::LeftAlone;
+        let changed =
+            is_of(entry, listed, domain) && follows(entry, PinnedBy::Dns, listed.fingerprint);
+        if !changed {
+            return Sighting::LeftAlone;
+        }
+        pin_anew(&mut again, entry, PinnedBy::Dns, listed.fingerprint);
     }
-    let again = sighted_again(entry, DiscoveryType::Wan, url, ttl, now);
     Sighting::Again(Box::new(owned(again, listed, domain)))
 }
 

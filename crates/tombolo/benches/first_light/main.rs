@@ -5,7 +5,6 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-mod discovery;
 mod exposition;
 mod figures;
 mod footprint;
@@ -17,7 +16,7 @@ mod traffic;
 
 use tombolo_testbed::ClusterSpec;
 
-use common::tombolo;
+use common::{SOON, condition, list, tombolo, within};
 
 const SHOP: &str = include_str!("../../src/playground/shop.yaml");
 
@@ -27,9 +26,14 @@ async fn main() -> anyhow::Result<()> {
     let bed = common::bed("bench-light", specs).start().await?;
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
 
-    let discovery = discovery::watch(rome, milan).await?;
     common::install(&bed, &["--empty-token"]).await;
-    discovery.print().await?;
+    for cluster in bed.clusters() {
+        let known = async || {
+            let all = list(cluster, &["foreignclusters"]).await;
+            all.iter().any(|it| condition(it, "Authenticated") == "True")
+        };
+        within(SOON, &format!("{} knows the other", cluster.name()), known, |known| *known).await;
+    }
 
     join::measure(rome, milan).await?;
 

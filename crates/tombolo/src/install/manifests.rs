@@ -100,7 +100,6 @@ fn render(
             pod_cidr => values.pod_cidr.to_string(),
             service_cidr => values.service_cidr.to_string(),
             ipam_mtls => values.ipam_mtls.to_string(),
-            // A change of these has to start the pods anew.
             settings,
         })
     });
@@ -191,6 +190,19 @@ mod tests {
             assert_eq!(container["capabilities"]["drop"][0], "ALL", "{name}");
             assert_eq!(container["readOnlyRootFilesystem"], true, "{name}");
             assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+        }
+    }
+
+    #[test]
+    fn prometheus_finds_every_component() {
+        for workload in workloads() {
+            let pod = &workload.data["spec"]["template"];
+            let annotations = &pod["metadata"]["annotations"];
+            assert_eq!(annotations["prometheus.io/scrape"], "true", "{annotations}");
+            let ports = pod["spec"]["containers"][0]["ports"].as_array().unwrap();
+            let health = ports.iter().find(|port| port["name"] == "health").unwrap();
+            assert_eq!(annotations["prometheus.io/port"], health["containerPort"].to_string());
+            assert!(annotations["liqo.io/settings"].as_str().unwrap().starts_with("rome rome-id"));
         }
     }
 

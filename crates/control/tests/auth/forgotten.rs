@@ -1,0 +1,92 @@
+//! A cluster that is not to be found for a while is known at once when it comes back.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::{ResourceExt, api::Patch};
+use serde_json::json;
+use tombolo_api::discovery::ForeignCluster;
+use tombolo_runtime::metrics;
+
+use crate::{side::Side, story::forget};
+
+const TENANT: &str = "liqo-tenant-milan";
+
+/// Rome finds milan in the local network, as far as it can tell.
+pub async fn who_comes_back_in_time_is_known_at_once(rome: &Side, milan: &Side) {
+    forget(rome, "milan").await;
+    finds(rome, milan).await;
+    let given = rome.secret(TENANT, "liqo-identity", "kubeconfig").await;
+    let asked = milan.secret("liqo-auth", "identity-id-of-rome", "request").await;
+
+    // Nobody has seen it since.
+    rome.delete::<ForeignCluster>("milan").await;
+    rome.until_gone::<ForeignCluster>("milan").await;
+    rome.until::<Namespace>(TENANT, |it| it.annotations().contains_key(KEPT_UNTIL)).await;
+    let count = from_before();
+    finds(rome, milan).await;
+    assert!(rome.secret(TENANT, "liqo-identity", "kubeconfig").await == given, "another one");
+    let again = milan.secret("liqo-auth", "identity-id-of-rome", "request").await;
+    assert_eq!(again, asked, "it was asked for again");
+    assert_eq!(from_before(), count + 1.0);
+
+    // It does not come back until its identity counts no more.
+    rome.delete::<ForeignCluster>("milan").await;
+    rome.until_gone::<ForeignCluster>("milan").await;
+    let over = Patch::Merge(json!({ "metadata": { "annotations": {
+        KEPT_UNTIL: Timestamp::now().to_string(),
+    } } }));
+    let namespaces = rome.all::<Namespace>();
+    namespaces.patch(TENANT, &Default::default(), &over).await.expect("changed");
+    rome.until_gone_in::<Secret>(TENANT, "liqo-identity").await;
+    milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-rome").await;
+
+    let is_over = |it: &Namespace| !it.annotations().contains_key(KEPT_UNTIL);
+    rome.until::<Namespace>(TENANT, is_over).await;
+
+    // Who is deleted while it is there is forgotten.
+    finds(rome, milan).await;
+    let now = Timestamp::now().to_string();
+    let seen = json!({
+        "metadata": { "annotations": { LAST_UPDATE: now } }, "spec": { "ttl": 600 },
+    });
+    let clusters = rome.all::<ForeignCluster>();
+    clusters.patch("milan", &Default::default(), &Patch::Merge(seen)).await.expect("changed");
+    forget(rome, "milan").await;
+    assert!(rome.get_in::<Secret>(TENANT, "liqo-identity").await.is_none());
+    milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-rome").await;
+    rome.meets("milan", &milan.url).await;
+    rome.says("milan", "Accepted").await;
+}
+
+const KEPT_UNTIL: &str = "discovery.liqo.io/identity-kept-until";
+const LAST_UPDATE: &str = "discovery.liqo.io/last-update-time";
+
+/// What discovery makes of an announcement that holds for one second, and was heard long ago.
+async fn finds(rome: &Side, milan: &Side) {
+    let fingerprint = milan.fingerprint().await;
+    let entry = json!({
+        "metadata": {
+            "labels": { "discovery.liqo.io/discovery-type": "LAN" },
+            "annotations": {
+                LAST_UPDATE: "2026-01-01T00:00:00Z",
+                "discovery.liqo.io/found-time": Timestamp::now().to_string(),
+                "discovery.liqo.io/pinned-by": format!("mDNS {fingerprint}"),
+            },
+        },
+        "spec": {
+            "authUrl": milan.url, "ttl": 1, "fingerprint": fingerprint,
+            "clusterIdentity": milan.cluster(),
+        },
+    });
+    rome.put::<ForeignCluster>("milan", entry).await;
+    rome.says("milan", "Accepted").await;
+}
+
+/// How many clusters were known from before, as Prometheus is told.
+fn from_before() -> f64 {
+    let text = metrics::text().expect("metrics");
+    let mut lines = text.lines();
+    let line = lines
+        .find_map(|line| line.strip_prefix("tombolo_discovery_seconds_count{met=\"before\"} "));
+    line.map_or(0.0, |count| count.parse().expect("a number"))
+}

@@ -1,0 +1,96 @@
+//! Who uses an identity does not notice when it is renewed; and one that is a token, because nobody
+//! signed a certificate, becomes one when it is renewed.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jiff::Timestamp;
+use k8s_openapi::api::{authentication::v1::SelfSubjectReview, core::v1::Secret};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tombolo_api::discovery::ResourceRequest;
+use tombolo_runtime::remote::Remotes;
+use tombolo_testbed::eventually;
+
+use crate::{service::call, side::Side, story::touch};
+
+const TENANT: &str = "liqo-tenant-milan";
+
+/// Rome has a certificate at milan, and somebody who uses it all the time.
+pub async fn a_client_in_use_shows_the_next_certificate(rome: &Side, milan: &Side) {
+    let remotes = Remotes::new(rome.client.clone());
+    let there = async || remotes.in_namespace(TENANT, milan.cluster()).await.expect("an identity");
+    let remote = there().await;
+    let first = shown(&remote.client).await;
+    let (end, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let requests = Api::<ResourceRequest>::namespaced(remote.client.clone(), &remote.namespace);
+    let using = async {
+        while !end.load(Ordering::Relaxed) {
+            requests.list(&Default::default()).await.expect("it is allowed all the time");
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let renewing = async {
+        rome.delete_in::<Secret>(TENANT, "liqo-identity").await;
+        touch(rome, "milan").await;
+        let has_another = |secret: &Secret| {
+            secret.data.as_ref().is_some_and(|data| data.contains_key("kubeconfig"))
+        };
+        rome.until_in::<Secret>(TENANT, "liqo-identity", has_another).await;
+        assert!(there().await.is_same(&remote), "it is another client");
+        let used = count.load(Ordering::Relaxed);
+        let more = async || count.load(Ordering::Relaxed);
+        eventually("it is used again", more, |now| *now > used + 1).await;
+        end.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(using, renewing);
+    assert_ne!(shown(&remote.client).await, first, "the client shows the old certificate");
+}
+
+/// The token of rome's identity at milan is to be renewed.
+pub async fn a_token_becomes_a_certificate_when_it_is_renewed(rome: &Side, milan: &Side) {
+    let nonce = rome.secret(TENANT, "liqo-identity", "nonce").await;
+    let request = json!({
+        "clusterID": "id-of-rome", "clusterName": "rome", "nonce": nonce,
+        "token": milan.token().await,
+    });
+    let (status, answer) = call(milan, "POST", "/identity", &request.to_string()).await;
+    assert_eq!(status, 200, "{}", answer["error"]);
+    let text = answer["kubeconfig"].as_str().expect("a kubeconfig");
+    let mut kubeconfig: Value = serde_json::from_str(text).expect("JSON");
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().expect("a token");
+    kubeconfig["users"][0]["user"]["token"] = due(token).into();
+    let data = Patch::Merge(json!({ "stringData": { "kubeconfig": kubeconfig.to_string() } }));
+    let secrets = rome.within::<Secret>(TENANT);
+    secrets.patch("liqo-identity", &PatchParams::default(), &data).await.expect("changed");
+
+    touch(rome, "milan").await;
+    let stored = async || rome.secret(TENANT, "liqo-identity", "kubeconfig").await;
+    let is_certificate = |now: &String| now.contains("client-key-data");
+    eventually("a certificate in its place", stored, is_certificate).await;
+    let message = rome.says("milan", "Accepted").await;
+    assert!(message.ends_with("in the form of a certificate"), "{message}");
+}
+
+/// The same token, as it would look if it had been given twenty hours ago.
+fn due(token: &str) -> String {
+    let parts: Vec<&str> = token.split('.').collect();
+    let claims = URL_SAFE_NO_PAD.decode(parts[1]).expect("base64");
+    let mut claims: Value = serde_json::from_slice(&claims).expect("JSON");
+    let now = Timestamp::now().as_second();
+    (claims["iat"], claims["exp"]) = (json!(now - 20 * 3600), json!(now + 4 * 3600));
+    let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
+    [parts[0], &claims, parts[2]].join(".")
+}
+
+/// Which certificate the API server has seen.
+async fn shown(client: &Client) -> Vec<String> {
+    let review = Api::<SelfSubjectReview>::all(client.clone());
+    let review = review.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+    let user = review.expect("an answer").status.and_then(|status| status.user_info);
+    let mut extra = user.and_then(|user| user.extra).unwrap_or_default();
+    extra.remove("authentication.kubernetes.io/credential-id").expect("the certificate's hash")
+}

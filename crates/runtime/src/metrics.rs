@@ -1,0 +1,169 @@
+//! What components count and time, for Prometheus: one registry for each process, which
+//! [`health`](crate::health) serves at `/metrics`.
+
+use std::{sync::LazyLock, time::Duration};
+
+use prometheus_client::{
+    encoding::text,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::{Registry, Unit},
+};
+
+/// The type of what [`text`] returns, for HTTP.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// A step on the way from a packet to an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// What was announced in the local network is read.
+    Parse,
+    /// The ForeignCluster is made.
+    Create,
+    /// The other cluster's auth service says who it is.
+    Info,
+    /// The other cluster gives an identity, and it is stored.
+    Identity,
+}
+
+/// Whether a cluster that was found had given an identity before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// It was asked for one.
+    Never,
+    /// The one that it gave still counts.
+    Before,
+}
+
+/// What became of a request for an identity that the controllers have looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// An identity in the form of a certificate.
+    Certificate,
+    /// An identity in the form of a token.
+    Token,
+    /// None.
+    Refused,
+}
+
+/// A step took so long.
+pub fn took(step: Step, time: Duration) {
+    let step = match step {
+        Step::Parse => "parse",
+        Step::Create => "create",
+        Step::Info => "info",
+        Step::Identity => "identity",
+    };
+    METRICS.steps.get_or_create(&[("step", step)]).observe(time.as_secs_f64());
+}
+
+/// So long after a cluster was found there is an identity that counts there.
+pub fn known_after(met: Met, time: Duration) {
+    let met = match met {
+        Met::Never => "never",
+        Met::Before => "before",
+    };
+    METRICS.discovery.get_or_create(&[("met", met)]).observe(time.as_secs_f64());
+}
+
+/// The auth service has answered a request for one of its paths with this status.
+pub fn answered(path: &'static str, status: u16) {
+    let labels = [("path", path.to_owned()), ("code", status.to_string())];
+    METRICS.requests.get_or_create(&labels).inc();
+}
+
+/// The controllers have decided on a request for an identity.
+pub fn decided(outcome: Outcome) {
+    let outcome = match outcome {
+        Outcome::Certificate => "certificate",
+        Outcome::Token => "token",
+        Outcome::Refused => "refused",
+    };
+    METRICS.identities.get_or_create(&[("outcome", outcome)]).inc();
+}
+
+/// All of them, as Prometheus reads them.
+pub fn text() -> Result<String, std::fmt::Error> {
+    let mut all = String::new();
+    text::encode(&mut all, &METRICS.registry)?;
+    Ok(all)
+}
+
+type Label = [(&'static str, &'static str); 1];
+type Times = Family<Label, Histogram, fn() -> Histogram>;
+
+struct Metrics {
+    registry: Registry,
+    steps: Times,
+    discovery: Times,
+    requests: Family<[(&'static str, String); 2], Counter>,
+    identities: Family<Label, Counter>,
+}
+
+static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
+    let times = || Times::new_with_constructor(histogram);
+    let mut metrics = Metrics {
+        registry: Registry::with_prefix("tombolo"),
+        steps: times(),
+        discovery: times(),
+        requests: Family::default(),
+        identities: Family::default(),
+    };
+    let registry = &mut metrics.registry;
+    registry.register_with_unit(
+        "discovery_step",
+        "Time of each step from an announcement in the local network to an identity",
+        Unit::Seconds,
+        metrics.steps.clone(),
+    );
+    registry.register_with_unit(
+        "discovery",
+        "Time from when a cluster was found to an identity there, where the first attempt succeeds",
+        Unit::Seconds,
+        metrics.discovery.clone(),
+    );
+    registry.register(
+        "auth_requests",
+        "Requests that the auth service has answered",
+        metrics.requests.clone(),
+    );
+    registry.register(
+        "identity_requests",
+        "Requests for an identity that were decided on",
+        metrics.identities.clone(),
+    );
+    metrics
+});
+
+/// From 0.1 ms to 26 s.
+fn histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.0001, 2.0, 19))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_timed_and_counted_can_be_read() {
+        took(Step::Parse, Duration::from_micros(150));
+        known_after(Met::Before, Duration::from_millis(20));
+        answered("/info", 200);
+        decided(Outcome::Refused);
+        let text = text().unwrap();
+        for line in [
+            "# UNIT tombolo_discovery_step_seconds seconds",
+            "tombolo_discovery_step_seconds_sum{step=\"parse\"} 0.00015",
+            "tombolo_discovery_step_seconds_bucket{le=\"0.0001\",step=\"parse\"} 0",
+            "tombolo_discovery_step_seconds_bucket{le=\"0.0002\",step=\"parse\"} 1",
+            "tombolo_discovery_seconds_count{met=\"before\"} 1",
+            "tombolo_auth_requests_total{path=\"/info\",code=\"200\"} 1",
+            "tombolo_identity_requests_total{outcome=\"refused\"} 1",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -15,7 +15,7 @@ CARGO_DENY := $(CACHE)/tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 ALL := --workspace --all-features --locked
 
 # A test program is for control planes when it needs no node, else for clusters.
-CONTROL_PLANE_TESTS := crashes lease offloading on_a_real_api_server peering reflection search_domain several_peers shadow_pod time_limits
+CONTROL_PLANE_TESTS := crashes discovery lease offloading on_a_real_api_server other_mdns peering reflection search_domain several_peers shadow_pod time_limits
 ALL_TESTS := $(basename $(notdir $(wildcard crates/*/tests/*.rs testbed/tests/*.rs))) \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs testbed/tests/*/main.rs)))
 CLUSTER_TESTS := $(filter-out $(CONTROL_PLANE_TESTS),$(ALL_TESTS))
@@ -72,7 +72,7 @@ lint: $(CARGO_DENY) programs ## Format, clippy, licences and duplicates, generat
 .PHONY: bench
 bench: prepare $(STATIC) ## Measure, and print ratios against something measured in the same run
 	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --profile dev $(ALL) --bench start --bench first_light --bench discovery
-	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --locked --package tombolo --bench addresses
+	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --locked --package tombolo --bench addresses --bench neighbours
 
 .PHONY: crds
 crds: programs ## Write the CRDs in crates/api/crds anew from the Rust types

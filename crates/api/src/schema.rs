@@ -104,6 +104,18 @@ pub(crate) fn cidrs(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// A list of names of network interfaces.
+pub(crate) fn interfaces(_: &mut SchemaGenerator) -> Schema {
+    let message = "must be the name of a network interface, such as eth0: at most 15 characters \
+                   without '/' and white space";
+    json_schema!({
+        "type": "array",
+        "items": text(15, &[rule(&matches(r"^[^/\s]+$"), message)]),
+        "maxItems": 64,
+        "x-kubernetes-list-type": "set",
+    })
+}
+
 /// The URL of an auth service.
 pub(crate) fn auth_url(_: &mut SchemaGenerator) -> Schema {
     text(

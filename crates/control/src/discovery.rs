@@ -5,11 +5,16 @@
 mod dns;
 mod domains;
 mod entries;
+mod interfaces;
 mod mdns;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::Context as _;
+use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client};
@@ -21,7 +26,7 @@ use tombolo_api::{
     config::{ClusterConfig, DiscoveryConfig},
     names::{AUTH_SERVICE, CLUSTER_CONFIG, NAMESPACE},
 };
-use tombolo_core::discovery::Announcement;
+use tombolo_core::discovery::{Announcement, Here, Host, Neighbours, News, local_networks};
 use tombolo_runtime::{
     client, health,
     observe::{Watched, named},
@@ -33,9 +38,18 @@ use tracing::{info, warn};
 pub use dns::Servers;
 use domains::Domains;
 use entries::Entries;
+use interfaces::Interfaces;
 use mdns::{Heard, Mdns};
 
 const HEALTH_PORT: u16 = 10281;
+/// Clusters that are asked at the same time whether they are still there.
+const ASKED_AT_ONCE: usize = 32;
+/// Shortest pause between two looks at what time has changed.
+const PAUSE: Duration = Duration::from_millis(200);
+/// When to write again what could not be written.
+const RETRY: Duration = Duration::from_secs(1);
+/// As many are remembered of those who announce what can't be used.
+const MOST_COMPLAINTS: usize = 100;
 
 /// Runs until the end is asked for.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
@@ -63,20 +77,27 @@ pub async fn serve(
     let entries = Entries::start(client, settings.cluster_id.clone());
     shutdown.or(async { tokio::join!(config.filled(), service.filled(), entries.known()) }).await;
 
-    let address = settings.host_ip;
-    let mdns = Mdns::start(address).with_context(|| format!("speak mDNS at {address}"))?;
     let mut discovery = Discovery {
         settings,
         config,
         service,
         entries,
         domains,
-        mdns,
-        found: BTreeMap::new(),
+        interfaces: Interfaces::watch().context("watch the interfaces of the node")?,
+        mdns: Mdns::start().context("speak mDNS")?,
+        networks: Vec::new(),
+        neighbours: Neighbours::default(),
+        complaints: BTreeMap::new(),
+        unwritten: BTreeSet::new(),
         watching: Timestamp::now(),
+        announce: Instant::now(),
+        next: Instant::now(),
     };
     ready.send_replace(true);
-    let result = discovery.run(&shutdown).await;
+    let result = tokio::select! {
+        () = shutdown.asked() => Ok(()),
+        result = discovery.run() => result,
+    };
     discovery.mdns.stop().await;
     result
 }
@@ -87,35 +108,50 @@ struct Discovery {
     service: Watched<Service>,
     entries: Entries,
     domains: Domains,
+    interfaces: Interfaces,
     mdns: Mdns,
-    /// Who is there, by the full name of its announcement.
-    found: BTreeMap<String, Announcement>,
+    /// Our addresses in the local networks.
+    networks: Vec<IpNet>,
+    neighbours: Neighbours,
+    /// Who announces what can't be used, and what is wrong with it.
+    complaints: BTreeMap<String, String>,
+    /// Whose entries could not be written.
+    unwritten: BTreeSet<String>,
     /// Since when they are looked for.
     watching: Timestamp,
+    /// When to announce this cluster again.
+    announce: Instant,
+    /// When to look at what time has changed.
+    next: Instant,
 }
 
 impl Discovery {
-    async fn run(&mut self, shutdown: &Shutdown) -> anyhow::Result<()> {
+    async fn run(&mut self) -> anyhow::Result<()> {
         let (mut configs, mut services) = (self.config.changes(), self.service.changes());
+        self.look_around().await?;
         self.adjust()?;
-        let mut next = Instant::now();
         loop {
             tokio::select! {
-                () = shutdown.asked() => return Ok(()),
                 changed = configs.changed() => {
-                    if changed.is_ok() { self.adjust()?; }
-                    next = Instant::now();
+                    if changed.is_ok() {
+                        self.look_around().await?;
+                        self.adjust()?;
+                    }
                     self.domains.search_now();
                 }
                 changed = services.changed() => {
                     if changed.is_ok() { self.adjust()?; }
                 }
-                heard = self.mdns.hear() => self.note(heard).await,
+                changed = self.interfaces.changed() => {
+                    changed.context("watch the interfaces of the node")?;
+                    if self.look_around().await? { self.adjust()?; }
+                }
+                news = self.mdns.hear() => self.note(news).await,
                 (domain, search) = self.domains.search(&self.entries) => {
                     let config = self.settings();
                     self.domains.note(&domain, &search, &self.entries, &config).await;
                 }
-                () = sleep_until(next) => next = Instant::now() + self.look_after().await,
+                () = sleep_until(self.next) => self.look_after().await,
             }
         }
     }
@@ -124,58 +160,148 @@ impl Discovery {
         self.config.only().map(|config| config.spec.discovery.clone()).unwrap_or_default()
     }
 
+    /// Speaks on the interfaces that there are now. Says whether our addresses there have changed.
+    async fn look_around(&mut self) -> anyhow::Result<bool> {
+        let config = self.settings();
+        let Settings { host_ip, pod_cidr, service_cidr, .. } = &self.settings;
+        let inner = [pod_cidr.net(), service_cidr.net()];
+        let host = Host { address: *host_ip, inner: &inner, wanted: &config.interfaces };
+        let interfaces = self.interfaces.list().await.context("list the interfaces of the node")?;
+        let interfaces = local_networks(&interfaces, &host);
+        self.mdns.speak_on(&interfaces).context("choose the interfaces for mDNS")?;
+        let networks: Vec<IpNet> =
+            interfaces.iter().flat_map(|it| it.addresses.iter().copied()).collect();
+        let changed = networks != self.networks;
+        if changed {
+            let names: Vec<&str> = interfaces.iter().map(|it| it.name.as_str()).collect();
+            info!(interfaces = names.join(", "), "these lead to local networks");
+            self.networks = networks;
+        }
+        Ok(changed)
+    }
+
     /// Announces and searches as the configuration says now.
     fn adjust(&mut self) -> anyhow::Result<()> {
         let config = self.settings();
-        let (cluster, address) = (self.settings.cluster(), self.settings.host_ip);
-        let announcement = self
-            .service
-            .only()
-            .and_then(|service| Announcement::of(cluster, address, &service, &config));
+        let announcement = self.service.only().and_then(|service| {
+            let addresses = self.networks.iter().map(IpNet::addr);
+            Announcement::of(self.settings.cluster(), addresses, &service, &config)
+        });
         self.mdns.announce(announcement).context("announce this cluster")?;
+        self.announce = self.announce.min(Instant::now() + period(&config));
         let begins = self.mdns.search(config.enabled).context("search for clusters")?;
         if begins {
             self.watching = Timestamp::now();
         }
         // Without a search no goodbye is heard.
         if begins || !config.enabled {
-            self.found.clear();
+            self.neighbours.clear();
         }
+        // They may mean something else now.
+        self.unwritten.extend(self.neighbours.iter().map(|(name, _)| name.clone()));
+        self.next = Instant::now();
         Ok(())
     }
 
-    async fn note(&mut self, heard: Heard) {
-        match heard {
-            Heard::Announcement(name, announcement) => {
-                if self.found.insert(name, announcement.clone()).as_ref() != Some(&announcement) {
-                    info!(cluster = %announcement.cluster.cluster_name, id = %announcement.cluster.cluster_id,
-                        url = announcement.auth_url(), "heard of a cluster");
+    async fn note(&mut self, news: BTreeMap<String, Heard>) {
+        let now = Timestamp::now();
+        let mut seen = BTreeSet::new();
+        for (name, heard) in news {
+            match heard {
+                Heard::Announcement(it) if it.cluster.cluster_id == self.settings.cluster_id => {}
+                Heard::Announcement(it) => {
+                    let cluster = it.cluster.clone();
+                    match self.neighbours.hear(&name, it, now) {
+                        News::TooMany => {
+                            self.complain(name, "there are too many clusters".to_owned());
+                            continue;
+                        }
+                        News::New => {
+                            let (cluster, id) = (&cluster.cluster_name, &cluster.cluster_id);
+                            info!(%cluster, %id, "heard of a cluster");
+                        }
+                        News::Known => {}
+                    }
+                    self.complaints.remove(&name);
+                    seen.insert(name);
                 }
-                self.entries.seen(&announcement, &self.settings()).await;
-            }
-            Heard::Goodbye(name) => {
-                if let Some(gone) = self.found.remove(&name) {
-                    info!(cluster = %gone.cluster.cluster_name, "the cluster is not announced any more");
+                Heard::Goodbye => {
+                    self.complaints.remove(&name);
+                    self.lose(&name);
+                }
+                Heard::Nonsense(what) => {
+                    self.lose(&name);
+                    self.complain(name, what.to_string());
                 }
             }
-            Heard::Nonsense(what) => warn!("{what}"),
+        }
+        self.write(&seen).await;
+    }
+
+    fn lose(&mut self, name: &str) {
+        if let Some(gone) = self.neighbours.lose(name) {
+            let cluster = gone.announcement.cluster.cluster_name;
+            info!(%cluster, "the cluster is not announced any more");
+            self.next = Instant::now();
         }
     }
 
-    /// Looks after the entries of the local network, and says when to do so again. Who was asked the last time and is
-    /// still there is seen anew, and asked again; what has expired goes.
-    async fn look_after(&mut self) -> Duration {
-        let config = self.settings();
-        for (name, announcement) in &self.found {
-            self.entries.seen(announcement, &config).await;
-            self.mdns.ask(name);
+    /// Once, however often it is announced.
+    fn complain(&mut self, name: String, what: String) {
+        let is_known = self.complaints.get(&name) == Some(&what);
+        if !is_known && self.complaints.len() < MOST_COMPLAINTS {
+            warn!(name, "in the local network: {what}");
+            self.complaints.insert(name, what);
         }
-        self.mdns.announce_again();
-        let now = Timestamp::now();
-        let expiry = self.entries.collect_lan(self.watching, now).await;
-        let shortest = self.found.values().map(|found| found.ttl).chain([config.ttl_seconds]).min();
-        let pause = Duration::from_secs(shortest.unwrap_or(1).into()) / 3;
-        let until_expiry = expiry.map(|time| time.duration_since(now).unsigned_abs());
-        until_expiry.map_or(pause, |until| until.min(pause)).max(Duration::from_millis(200))
     }
+
+    /// Writes that those of these names who are there were seen.
+    async fn write(&mut self, names: &BTreeSet<String>) {
+        let config = self.settings();
+        let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
+        let here = Here { us, networks, config: &config };
+        let there = self.neighbours.iter().filter(|(name, _)| names.contains(*name));
+        let failed = self.entries.seen(there, &here).await;
+        self.unwritten.extend(failed);
+        let now = Timestamp::now();
+        let due = self.neighbours.next().map(|time| until(time, now).max(PAUSE));
+        let retry = (!self.unwritten.is_empty()).then_some(RETRY);
+        if let Some(soon) = due.into_iter().chain(retry).min() {
+            self.next = self.next.min(Instant::now() + soon);
+        }
+    }
+
+    /// Looks after what time changes, and notes when to do so again: this cluster is announced anew,
+    /// who was silent is asked, what has expired goes.
+    async fn look_after(&mut self) {
+        let config = self.settings();
+        let now = Timestamp::now();
+        if self.announce <= Instant::now() {
+            self.mdns.announce_again();
+            self.announce = Instant::now() + period(&config);
+        }
+        let mut due = std::mem::take(&mut self.unwritten);
+        due.extend(self.neighbours.answered(now));
+        for name in self.neighbours.ask(now, ASKED_AT_ONCE) {
+            self.mdns.ask(&name);
+        }
+        let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
+        let here = Here { us, networks, config: &config };
+        let entries = &self.entries;
+        let expiry = entries.collect_lan(&self.neighbours, &here, self.watching, now).await;
+        self.next = self.announce;
+        if let Some(expiry) = expiry {
+            self.next = self.next.min(Instant::now() + until(expiry, now).max(PAUSE));
+        }
+        self.write(&due).await;
+    }
+}
+
+/// How often this cluster is announced: who misses it once or twice still knows.
+fn period(config: &DiscoveryConfig) -> Duration {
+    Duration::from_secs(config.ttl_seconds.into()) / 3
+}
+
+fn until(time: Timestamp, now: Timestamp) -> Duration {
+    time.duration_since(now).try_into().unwrap_or_default()
 }

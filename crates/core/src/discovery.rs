@@ -4,17 +4,25 @@
 mod address;
 mod announcement;
 mod entry;
+mod interfaces;
 mod listed;
+mod neighbours;
 mod pin;
+mod reach;
 mod search;
+mod sighting;
 
 pub use address::address;
 pub use announcement::{Announcement, NotAnAnnouncement};
 pub(crate) use entry::request_of;
 pub use entry::{
-    Sighting, asked_again, expires_at, incoming, is_left_to_others, is_over, kind, object_name,
-    peered, seen, senior,
+    asked_again, expires_at, incoming, is_left_to_others, is_over, kind, object_name, peered,
+    senior,
 };
+pub use interfaces::{Host, Interface, local_networks};
 pub use listed::{Listed, NotListed, is_found_in, is_introduced, listed, superseded};
+pub use neighbours::{ANSWER, Neighbour, Neighbours, News};
 pub use pin::PinnedBy;
+pub use reach::best_address;
 pub use search::{Failure, Found, MOST_LISTED, Search, next_search};
+pub use sighting::{Here, Sighting, entry_seen, seen};

@@ -75,6 +75,12 @@ pub struct DiscoveryConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 
+    /// Names of the node's interfaces on which to look for clusters and to announce this one.
+    /// Unset: all that lead to a local network.
+    #[schemars(schema_with = "crate::schema::interfaces")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<String>,
+
     /// Seconds for which an announcement of this cluster holds.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub ttl_seconds: u32,
@@ -152,6 +158,7 @@ impl Default for DiscoveryConfig {
             enabled: true,
             advertise: true,
             group: None,
+            interfaces: Vec::new(),
             ttl_seconds: 90,
             search_period_seconds: 30,
             autojoin: false,

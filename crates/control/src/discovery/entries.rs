@@ -1,7 +1,8 @@
 //! The ForeignClusters, as discovery sees and changes them.
 
-use std::time::Instant;
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube::{
     Api, Client, ResourceExt,
@@ -16,7 +17,8 @@ use tombolo_api::{
     names::PINNED_ANNOTATION,
 };
 use tombolo_core::discovery::{
-    Announcement, Listed, Sighting, expires_at, is_found_in, kind, listed, seen, superseded,
+    Here, Listed, Neighbour, Neighbours, Sighting, entry_seen, expires_at, is_found_in, kind,
+    listed, seen, superseded,
 };
 use tombolo_runtime::{
     metrics::{self, Step},
@@ -26,6 +28,9 @@ use tombolo_runtime::{
 use tracing::{info, warn};
 
 pub(super) const MANAGER: &str = "liqo-discovery";
+
+/// Entries that are written or deleted at the same time.
+const AT_ONCE: usize = 16;
 
 pub(super) struct Entries {
     api: Api<ForeignCluster>,
@@ -46,10 +51,28 @@ impl Entries {
         self.known.filled().await;
     }
 
-    /// A cluster was seen in the local network.
-    pub async fn seen(&self, announcement: &Announcement, config: &DiscoveryConfig) {
-        let sighting = seen(announcement, &self.all(), &self.us, config, Timestamp::now());
-        self.write(sighting).await;
+    /// These clusters are there in the local network. Says of which that could not be written.
+    pub async fn seen<'a>(
+        &self,
+        neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
+        here: &Here<'_>,
+    ) -> BTreeSet<String> {
+        let mut known = self.known.all();
+        let sightings: Vec<(String, Sighting)> = neighbours
+            .map(|(name, neighbour)| {
+                let sighting = seen(&neighbour.announcement, &known, here, neighbour.seen);
+                if let Sighting::New(entry) = &sighting {
+                    // So that two of one name do not become one.
+                    known.push(Arc::new((**entry).clone()));
+                }
+                (name.clone(), sighting)
+            })
+            .collect();
+        let write = async |(name, sighting): (String, Sighting)| {
+            (self.write(sighting).await == Written::NotYet).then_some(name)
+        };
+        let writes = stream::iter(sightings).map(write).buffer_unordered(AT_ONCE);
+        writes.filter_map(async |name| name).collect().await
     }
 
     /// A domain lists a cluster, and these are known. Says which entry of that domain there is now.
@@ -67,12 +90,29 @@ impl Entries {
         }
         let autojoin = domain.spec.autojoin.unwrap_or(config.autojoin);
         let now = Timestamp::now();
-        self.write(listed(cluster, domain, known, &self.us, autojoin, now)).await
+        match self.write(listed(cluster, domain, known, &self.us, autojoin, now)).await {
+            Written::Entry(name) => Some(name),
+            Written::Nothing | Written::NotYet => None,
+        }
     }
 
-    /// Deletes what of the local network has expired, and says when the next one will have.
-    pub async fn collect_lan(&self, watching: Timestamp, now: Timestamp) -> Option<Timestamp> {
-        self.collect(|entry| kind(entry) == DiscoveryType::Lan, watching, now).await
+    /// Deletes what of the local network has expired, and says when the next one will have. Whoever
+    /// is there stays, whatever its entry says.
+    pub async fn collect_lan(
+        &self,
+        there: &Neighbours,
+        here: &Here<'_>,
+        watching: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let known = self.known.all();
+        let stays = |(_, it): (_, &Neighbour)| entry_seen(&it.announcement, &known, here);
+        let stays: BTreeSet<Option<&str>> =
+            there.iter().filter_map(stays).map(|entry| entry.metadata.name.as_deref()).collect();
+        let goes = |entry: &ForeignCluster| {
+            kind(entry) == DiscoveryType::Lan && !stays.contains(&entry.metadata.name.as_deref())
+        };
+        self.collect(goes, watching, now).await
     }
 
     /// Deletes what of a domain has expired, and says when the next one will have.
@@ -102,19 +142,23 @@ impl Entries {
         watching: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let mut next = None;
-        for entry in self.all().iter().filter(|entry| is_one(entry)) {
-            let Some(expiry) = expires_at(entry, watching) else { continue };
-            if entry.metadata.deletion_timestamp.is_some() {
+        let (mut next, mut expired) = (None, Vec::new());
+        for entry in self.known.all() {
+            let Some(expiry) = expires_at(&entry, watching) else { continue };
+            if entry.metadata.deletion_timestamp.is_some() || !is_one(&entry) {
                 continue;
             }
             if expiry > now {
                 next = Some(next.map_or(expiry, |next: Timestamp| next.min(expiry)));
-                continue;
+            } else {
+                expired.push(entry);
             }
-            info!(cluster = entry.name_any(), "not seen for longer than its announcement holds");
-            self.delete(entry).await;
         }
+        let delete = async |entry: Arc<ForeignCluster>| {
+            info!(cluster = entry.name_any(), "not seen for longer than its announcement holds");
+            self.delete(&entry).await;
+        };
+        stream::iter(expired).for_each_concurrent(AT_ONCE, delete).await;
         next
     }
 
@@ -128,18 +172,21 @@ impl Entries {
         }
     }
 
-    /// Writes what a sighting leads to, and says which entry that is.
-    async fn write(&self, sighting: Sighting) -> Option<String> {
+    /// Writes what a sighting leads to.
+    async fn write(&self, sighting: Sighting) -> Written {
         let (entry, done) = match sighting {
-            Sighting::LeftAlone => return None,
+            Sighting::LeftAlone | Sighting::Unchanged => return Written::Nothing,
             Sighting::New(entry) => (entry.name_any(), self.make(&entry).await),
-            Sighting::Again(entry) => (entry.name_any(), self.refresh(&entry).await),
+            Sighting::Again(entry) => (entry.name_any(), self.refresh(&entry).await.map(|()| true)),
         };
-        if let Err(error) = done {
-            warn!(cluster = entry, "write the ForeignCluster: {error}");
-            return None;
+        match done {
+            Ok(true) => Written::Entry(entry),
+            Ok(false) => Written::NotYet,
+            Err(error) => {
+                warn!(cluster = entry, "write the ForeignCluster: {error}");
+                Written::NotYet
+            }
         }
-        Some(entry)
     }
 
     /// All that are known.
@@ -170,17 +217,20 @@ impl Entries {
         }
     }
 
-    async fn make(&self, entry: &ForeignCluster) -> kube::Result<()> {
+    /// Says whether it was made.
+    async fn make(&self, entry: &ForeignCluster) -> kube::Result<bool> {
         let params =
             PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let start = Instant::now();
         match self.api.create(&params, entry).await {
-            // It is there, only not seen here yet.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            made => made.map(|made| {
+            // One of that name is there, only not seen here yet.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => Err(error),
+            Ok(made) => {
                 metrics::took(Step::Create, start.elapsed());
                 info!(cluster = made.name_any(), "made a ForeignCluster");
-            }),
+                Ok(true)
+            }
         }
     }
 
@@ -205,4 +255,15 @@ impl Entries {
         // Deleted meanwhile: it is not made again of what was seen before.
         writer::absent_is_fine(applied.map(drop))
     }
+}
+
+/// What was written.
+#[derive(PartialEq, Eq)]
+enum Written {
+    /// The entry of this name.
+    Entry(String),
+    /// There was nothing to write.
+    Nothing,
+    /// It has to be tried again.
+    NotYet,
 }

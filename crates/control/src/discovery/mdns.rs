@@ -1,112 +1,161 @@
-//! The mDNS responder and browser, on the interface of the node's address only.
+//! The mDNS responder and browser.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use mdns_sd::{IfKind, Receiver, ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
-use tokio::time::timeout;
+use mdns_sd::{
+    IfKind, IfPredicate, Receiver, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent,
+    ServiceInfo,
+};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::names::MDNS_SERVICE;
-use tombolo_core::discovery::{Announcement, NotAnAnnouncement};
+use tombolo_core::discovery::{ANSWER, Announcement, Interface, NotAnAnnouncement};
 use tombolo_runtime::metrics::{self, Step};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
-/// How long a cluster may take to answer that it is still there.
-const ANSWER: Duration = Duration::from_secs(2);
 /// How long it may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// After so long it is listened again, if too much was said at once.
+const AGAIN: Duration = Duration::from_secs(1);
+/// As many names wait to be looked at.
+const MOST_WAITING: usize = 2000;
 
-/// What was heard.
+/// What was heard under a name.
 pub(super) enum Heard {
-    /// A cluster is there, under this full name.
-    Announcement(String, Announcement),
-    /// The one of this full name is not.
-    Goodbye(String),
-    /// Somebody announces what is no cluster.
+    /// A cluster is there.
+    Announcement(Announcement),
+    /// It is not.
+    Goodbye,
+    /// What is announced is no cluster.
     Nonsense(NotAnAnnouncement),
 }
 
 pub(super) struct Mdns {
     daemon: ServiceDaemon,
-    announced: Option<(Announcement, ServiceInfo)>,
-    events: Option<Receiver<ServiceEvent>>,
+    /// Index and address of each interface that is spoken on. The daemon looks here, too.
+    spoken_on: Arc<Mutex<BTreeSet<(u32, IpAddr)>>>,
+    announced: Option<Announced>,
+    search: Option<AbortOnDropHandle<()>>,
+    inbox: Arc<Inbox>,
+}
+
+struct Announced {
+    announcement: Announcement,
+    name: String,
+    /// How often it was said. It is said too, as what is the same as before is not heard.
+    times: u32,
 }
 
 impl Mdns {
-    /// Silent at first.
-    pub fn start(address: IpAddr) -> mdns_sd::Result<Self> {
+    /// Silent at first, and on no interface.
+    pub fn start() -> mdns_sd::Result<Self> {
         let daemon = ServiceDaemon::new()?;
+        let spoken_on: Arc<Mutex<BTreeSet<_>>> = Arc::default();
+        let chosen = spoken_on.clone();
+        let is_chosen = IfPredicate::new(move |interface| {
+            interface.index.is_some_and(|index| lock(&chosen).contains(&(index, interface.ip())))
+        });
         daemon.disable_interface(IfKind::All)?;
-        daemon.enable_interface(IfKind::Addr(address))?;
-        Ok(Self { daemon, announced: None, events: None })
+        daemon.enable_interface(IfKind::Predicate(is_chosen))?;
+        Ok(Self { daemon, spoken_on, announced: None, search: None, inbox: Arc::default() })
+    }
+
+    /// Speaks on these interfaces, and at no other of their addresses. When one has gone the daemon
+    /// finds out within seconds.
+    pub fn speak_on(&self, interfaces: &[Interface]) -> mdns_sd::Result<()> {
+        let all = interfaces.iter();
+        *lock(&self.spoken_on) = all
+            .flat_map(|it| it.addresses.iter().map(|address| (it.index, address.addr())))
+            .collect();
+        // None more than before: but then it looks.
+        self.daemon.enable_interface(Vec::<IfKind>::new())
     }
 
     /// Announces this, and nothing else.
     pub fn announce(&mut self, announcement: Option<Announcement>) -> mdns_sd::Result<()> {
-        if self.announced.as_ref().map(|(announced, _)| announced) == announcement.as_ref() {
+        let before = self.announced.as_ref().map(|announced| &announced.announcement);
+        if before == announcement.as_ref() {
             return Ok(());
         }
-        if let Some((before, info)) = self.announced.take()
-            && announcement.as_ref().is_none_or(|now| now.cluster != before.cluster)
-        {
-            info!("this cluster is not announced any more");
-            self.daemon.unregister(info.get_fullname())?;
-        }
-        if let Some(announcement) = announcement {
-            info!(url = announcement.auth_url(), group = announcement.group, "announcing");
-            let info = service(&announcement)?;
-            self.daemon.register(info.clone())?;
-            self.announced = Some((announcement, info));
+        match announcement {
+            Some(announcement) => {
+                let addresses = &announcement.addresses;
+                info!(
+                    ?addresses,
+                    port = announcement.port,
+                    group = announcement.group,
+                    "announcing"
+                );
+                let times = self.announced.as_ref().map_or(0, |it| it.times.wrapping_add(1));
+                let service = service(&announcement, times)?;
+                let name = service.get_fullname().to_owned();
+                self.daemon.register(service)?;
+                self.announced = Some(Announced { announcement, name, times });
+            }
+            None => {
+                if let Some(before) = self.announced.take() {
+                    info!("this cluster is not announced any more");
+                    self.daemon.unregister(&before.name)?;
+                }
+            }
         }
         Ok(())
     }
 
-    /// Says it once more, for those who have not heard it.
-    pub fn announce_again(&self) {
-        if let Some((_, info)) = &self.announced
-            && let Err(error) = self.daemon.register(info.clone())
-        {
+    /// Says it once more: that this cluster is still there.
+    pub fn announce_again(&mut self) {
+        let Some(announced) = &mut self.announced else { return };
+        announced.times = announced.times.wrapping_add(1);
+        let service = service(&announced.announcement, announced.times);
+        if let Err(error) = service.and_then(|service| self.daemon.register(service)) {
             debug!("announce again: {error}");
         }
     }
 
     /// Searches, or not. Says whether the search has begun just now.
     pub fn search(&mut self, search: bool) -> mdns_sd::Result<bool> {
-        let begins = search && self.events.is_none();
+        let begins = search && self.search.is_none();
         if begins {
-            self.events = Some(self.daemon.browse(&domain())?);
-        } else if !search && self.events.take().is_some() {
+            let events = self.daemon.browse(&domain())?;
+            let listen = listen(self.daemon.clone(), events, self.inbox.clone());
+            self.search = Some(AbortOnDropHandle::new(tokio::spawn(listen)));
+        } else if !search && self.search.take().is_some() {
             self.daemon.stop_browse(&domain())?;
+            lock(&self.inbox.news).clear();
         }
         Ok(begins)
     }
 
-    /// Waits for the next thing to be heard.
-    pub async fn hear(&self) -> Heard {
-        let Some(events) = &self.events else { return std::future::pending().await };
+    /// Waits until something has been heard: under each name, what was heard last.
+    pub async fn hear(&self) -> BTreeMap<String, Heard> {
         loop {
-            match events.recv_async().await {
-                Ok(ServiceEvent::ServiceResolved(service)) => return read(&service),
-                Ok(ServiceEvent::ServiceRemoved(_, name)) => return Heard::Goodbye(name),
-                Ok(other) => debug!(?other),
-                Err(_) => std::future::pending().await,
+            let news = std::mem::take(&mut *lock(&self.inbox.news));
+            if !news.is_empty() {
+                return news;
             }
+            self.inbox.bell.notified().await;
         }
     }
 
     /// Asks a cluster whether it is still there: if it does not answer, its goodbye is heard.
     pub fn ask(&self, name: &str) {
-        if let Err(error) = self.daemon.verify(name.to_owned(), ANSWER) {
+        if let Err(error) = self.daemon.verify(name.to_owned(), ANSWER.unsigned_abs()) {
             debug!(name, "ask: {error}");
         }
     }
 
     /// Says goodbye.
     pub async fn stop(&mut self) {
-        if let Some((_, info)) = self.announced.take()
-            && let Ok(done) = self.daemon.unregister(info.get_fullname())
+        if let Some(announced) = self.announced.take()
+            && let Ok(done) = self.daemon.unregister(&announced.name)
         {
             let _ = timeout(GOODBYE, done.recv_async()).await;
         }
@@ -116,22 +165,55 @@ impl Mdns {
     }
 }
 
+/// What was heard and not looked at yet. However long that takes, the daemon does not wait.
+#[derive(Default)]
+struct Inbox {
+    news: Mutex<BTreeMap<String, Heard>>,
+    bell: Notify,
+}
+
+impl Inbox {
+    fn put(&self, name: &str, heard: Heard) {
+        let mut news = lock(&self.news);
+        if news.len() < MOST_WAITING || news.contains_key(name) {
+            news.insert(name.to_owned(), heard);
+            self.bell.notify_one();
+        }
+    }
+}
+
+async fn listen(daemon: ServiceDaemon, mut events: Receiver<ServiceEvent>, inbox: Arc<Inbox>) {
+    loop {
+        while let Ok(event) = events.recv_async().await {
+            match event {
+                ServiceEvent::ServiceResolved(service) => {
+                    inbox.put(service.get_fullname(), read(&service));
+                }
+                ServiceEvent::ServiceRemoved(_, name) => inbox.put(&name, Heard::Goodbye),
+                other => debug!(?other),
+            }
+        }
+        warn!("too much was said at once in the local network: listening again");
+        sleep(AGAIN).await;
+        match daemon.browse(&domain()) {
+            Ok(again) => events = again,
+            Err(error) => return warn!("search for clusters: {error}"),
+        }
+    }
+}
+
 fn domain() -> String {
     format!("{MDNS_SERVICE}.")
 }
 
-fn service(announcement: &Announcement) -> mdns_sd::Result<ServiceInfo> {
+fn service(announcement: &Announcement, times: u32) -> mdns_sd::Result<ServiceInfo> {
     let id = announcement.cluster.cluster_id.as_str();
     let host = format!("{id}.local.");
-    let properties = announcement.properties();
-    let mut info = ServiceInfo::new(
-        &domain(),
-        id,
-        &host,
-        announcement.address,
-        announcement.port,
-        &properties[..],
-    )?;
+    let addresses: Vec<IpAddr> = announcement.addresses.iter().copied().collect();
+    let mut properties = announcement.properties();
+    properties.push(("times", times.to_string()));
+    let mut info =
+        ServiceInfo::new(&domain(), id, &host, &addresses[..], announcement.port, &properties[..])?;
     // The id is nobody else's: there is no need to wait for objections.
     info.set_requires_probe(false);
     Ok(info)
@@ -144,16 +226,16 @@ fn read(service: &ResolvedService) -> Heard {
         .iter()
         .map(|property| (property.key().to_owned(), property.val_str().to_owned()))
         .collect();
-    let mut addresses: Vec<IpAddr> =
-        service.get_addresses().iter().map(mdns_sd::ScopedIp::to_ip_addr).collect();
-    // IPv4 comes first.
-    addresses.sort_unstable();
-    let name = service.get_fullname();
-    let (address, port) = (addresses.first().copied(), service.get_port());
-    let announcement = Announcement::read(name, address, port, &properties);
+    let addresses = service.get_addresses().iter().map(ScopedIp::to_ip_addr);
+    let (name, port) = (service.get_fullname(), service.get_port());
+    let announcement = Announcement::read(name, addresses, port, &properties);
     metrics::took(Step::Parse, start.elapsed());
     match announcement {
-        Ok(announcement) => Heard::Announcement(name.to_owned(), announcement),
+        Ok(announcement) => Heard::Announcement(announcement),
         Err(error) => Heard::Nonsense(error),
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

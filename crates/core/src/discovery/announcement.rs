@@ -1,12 +1,18 @@
 //! What a cluster says about itself in the local network, and how it is read.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Service;
 use tombolo_api::{
     ClusterId, ClusterIdentity, ClusterName, Fingerprint, config::DiscoveryConfig,
     names::FINGERPRINT_ANNOTATION,
 };
+
+use super::reach::{best_address, is_usable};
 
 /// A cluster's announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +20,7 @@ pub struct Announcement {
     /// Who it is.
     pub cluster: ClusterIdentity,
     /// Where its auth service is.
-    pub address: IpAddr,
+    pub addresses: BTreeSet<IpAddr>,
     /// The port there.
     pub port: u16,
     /// Fingerprint of the certificate that the auth service shows.
@@ -34,32 +40,39 @@ pub struct NotAnAnnouncement {
 }
 
 impl Announcement {
-    /// What a cluster says about itself: that the node port of its auth service is at this address.
-    /// Nothing, as long as there is no port or certificate, or when it is not to be found.
+    /// What a cluster says about itself: that the node port of its auth service is at these
+    /// addresses, as far as the service is of their families. Nothing, as long as there is no port,
+    /// address or certificate, or when it is not to be found.
     pub fn of(
         cluster: ClusterIdentity,
-        address: IpAddr,
+        addresses: impl IntoIterator<Item = IpAddr>,
         service: &Service,
         config: &DiscoveryConfig,
     ) -> Option<Self> {
-        let ports = service.spec.as_ref()?.ports.as_ref()?;
+        let spec = service.spec.as_ref()?;
+        let ports = spec.ports.as_ref()?;
         let port = ports.iter().find_map(|port| port.node_port)?;
         let annotations = service.metadata.annotations.as_ref()?;
+        let is_served = |address: &IpAddr| {
+            let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+            spec.ip_families.as_ref().is_none_or(|all| all.iter().any(|it| it == family))
+        };
+        let addresses: BTreeSet<IpAddr> = addresses.into_iter().filter(is_served).collect();
         let announcement = Self {
             cluster,
-            address,
+            addresses,
             port: port.try_into().ok()?,
             fingerprint: Some(annotations.get(FINGERPRINT_ANNOTATION)?.parse().ok()?),
             group: config.group.clone(),
             ttl: config.ttl_seconds,
         };
-        config.advertise.then_some(announcement)
+        (config.advertise && !announcement.addresses.is_empty()).then_some(announcement)
     }
 
     /// The properties that go into the TXT record.
     pub fn properties(&self) -> Vec<(&'static str, String)> {
         let mut properties = vec![
-            (VERSION, "1".to_owned()),
+            (VERSION, CURRENT.to_owned()),
             (NAME, self.cluster.cluster_name.to_string()),
             (TTL, self.ttl.to_string()),
         ];
@@ -68,15 +81,19 @@ impl Announcement {
         properties
     }
 
-    /// Reads what was heard: the full name of the instance, address and port, properties.
+    /// Reads what was heard: the full name of the instance, addresses and port, properties. What
+    /// this version does not know of them is left out; another version may mean something else.
     pub fn read(
         full_name: &str,
-        address: Option<IpAddr>,
+        addresses: impl IntoIterator<Item = IpAddr>,
         port: u16,
         properties: &BTreeMap<String, String>,
     ) -> Result<Self, NotAnAnnouncement> {
         let instance = full_name.split('.').next().unwrap_or_default();
         let no = |what| NotAnAnnouncement { instance: instance.to_owned(), what };
+        if properties.get(VERSION).is_some_and(|version| version != CURRENT) {
+            return Err(no("version (1)"));
+        }
         let cluster_id: ClusterId = instance.parse().map_err(|_| no("cluster id"))?;
         let name = properties.get(NAME).ok_or_else(|| no(NAME))?;
         let cluster_name: ClusterName = name.parse().map_err(|_| no(NAME))?;
@@ -84,10 +101,15 @@ impl Announcement {
             Some(text) => Some(text.parse().map_err(|_| no(FINGERPRINT))?),
             None => None,
         };
+        let addresses: BTreeSet<IpAddr> =
+            addresses.into_iter().map(|it| it.to_canonical()).filter(|it| is_usable(*it)).collect();
+        if addresses.is_empty() {
+            return Err(no("address"));
+        }
         let ttl = properties.get(TTL).map_or(Ok(DEFAULT_TTL), |text| text.parse());
         Ok(Self {
             cluster: ClusterIdentity { cluster_id, cluster_name },
-            address: address.ok_or_else(|| no("address"))?,
+            addresses,
             port: if port == 0 { return Err(no("port")) } else { port },
             fingerprint,
             group: properties.get(GROUP).filter(|group| !group.is_empty()).cloned(),
@@ -95,14 +117,17 @@ impl Announcement {
         })
     }
 
-    /// URL of the auth service.
-    pub fn auth_url(&self) -> String {
-        match self.address {
+    /// URL of the auth service, for who has these addresses, if it can be reached.
+    pub fn auth_url(&self, ours: &[IpNet]) -> Option<String> {
+        Some(match best_address(&self.addresses, ours)? {
             IpAddr::V4(address) => format!("https://{address}:{}", self.port),
             IpAddr::V6(address) => format!("https://[{address}]:{}", self.port),
-        }
+        })
     }
 }
+
+/// The version of what is announced. It stays the same as long as what it means does.
+const CURRENT: &str = "1";
 
 const VERSION: &str = "version";
 const NAME: &str = "name";
@@ -123,7 +148,7 @@ mod tests {
                 cluster_id: "9f0f1f3e-9f2c".parse().unwrap(),
                 cluster_name: "milan".parse().unwrap(),
             },
-            address: "10.0.0.5".parse().unwrap(),
+            addresses: ["10.0.0.5".parse().unwrap()].into(),
             port: 31200,
             fingerprint: Some("0f".repeat(32).parse().unwrap()),
             group: Some("campus".to_owned()),
@@ -140,10 +165,10 @@ mod tests {
     #[test]
     fn an_announcement_is_read_as_it_is_made() {
         let milan = milan();
-        let read = Announcement::read(NAME_THERE, Some(milan.address), 31200, &heard(&milan));
+        let read = Announcement::read(NAME_THERE, milan.addresses.clone(), 31200, &heard(&milan));
         assert_eq!(read, Ok(milan.clone()));
         let plain = Announcement { fingerprint: None, group: None, ..milan };
-        let read = Announcement::read(NAME_THERE, Some(plain.address), 31200, &heard(&plain));
+        let read = Announcement::read(NAME_THERE, plain.addresses.clone(), 31200, &heard(&plain));
         assert_eq!(read, Ok(plain));
     }
 
@@ -161,31 +186,52 @@ mod tests {
         }))
         .unwrap();
         let says = |service: &Service, config: &DiscoveryConfig| {
-            Announcement::of(milan.cluster.clone(), milan.address, service, config)
+            Announcement::of(milan.cluster.clone(), milan.addresses.clone(), service, config)
         };
         assert_eq!(says(&service, &config), Some(milan.clone()));
         let hidden = DiscoveryConfig { advertise: false, ..config.clone() };
         assert_eq!(says(&service, &hidden), None);
+        service.spec.as_mut().unwrap().ip_families = Some(vec!["IPv6".to_owned()]);
+        assert_eq!(says(&service, &config), None, "nobody answers there");
+        service.spec.as_mut().unwrap().ip_families = Some(vec!["IPv4".to_owned()]);
+        assert_eq!(says(&service, &config), Some(milan.clone()));
         service.metadata.annotations = None;
         assert_eq!(says(&service, &config), None);
     }
 
     #[test]
+    fn what_a_later_version_adds_is_left_out_and_another_version_not_read() {
+        let milan = milan();
+        let mut properties = heard(&milan);
+        let read = |properties: &_| {
+            Announcement::read(NAME_THERE, milan.addresses.clone(), 31200, properties)
+        };
+        properties.insert("colour".to_owned(), "blue".to_owned());
+        assert_eq!(read(&properties), Ok(milan.clone()));
+        properties.remove("version");
+        assert_eq!(read(&properties), Ok(milan.clone()));
+        properties.insert("version".to_owned(), "2".to_owned());
+        assert!(read(&properties).unwrap_err().to_string().ends_with("version (1)"));
+    }
+
+    #[test]
     fn the_url_has_address_and_port() {
-        assert_eq!(milan().auth_url(), "https://10.0.0.5:31200");
-        let six = Announcement { address: "fd00::5".parse().unwrap(), ..milan() };
-        assert_eq!(six.auth_url(), "https://[fd00::5]:31200");
+        assert_eq!(milan().auth_url(&[]).unwrap(), "https://10.0.0.5:31200");
+        let six = Announcement { addresses: ["fd00::5".parse().unwrap()].into(), ..milan() };
+        assert_eq!(six.auth_url(&[]).unwrap(), "https://[fd00::5]:31200");
     }
 
     #[test]
     fn what_is_incomplete_or_wrong_is_refused() {
-        let (milan, address) = (milan(), Some(milan().address));
+        let (milan, address) = (milan(), Some("10.0.0.5".parse().unwrap()));
         let good = heard(&milan);
         let mut wrong = good.clone();
         wrong.insert("ttl".to_owned(), "0".to_owned());
         for (name, address, port, properties, what) in [
             ("A b._liqo_auth._tcp.local.", address, 1, &good, "cluster id"),
             (NAME_THERE, None, 1, &good, "address"),
+            (NAME_THERE, Some("fe80::5".parse().unwrap()), 1, &good, "address"),
+            (NAME_THERE, Some("::ffff:127.0.0.1".parse().unwrap()), 1, &good, "address"),
             (NAME_THERE, address, 0, &good, "port"),
             (NAME_THERE, address, 1, &BTreeMap::new(), "name"),
             (NAME_THERE, address, 1, &wrong, "ttl"),

@@ -1,32 +1,16 @@
 //! The entries of the database of clusters: how one comes to be, who may change it, when it goes.
 
-use std::collections::BTreeMap;
+use std::{borrow::Borrow, collections::BTreeMap};
 
 use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{
     ClusterId, ClusterIdentity, Fingerprint,
-    config::DiscoveryConfig,
     discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, ResourceRequest},
     names::{DISCOVERY_TYPE_LABEL, FOUND_ANNOTATION, LAST_UPDATE_ANNOTATION, REQUEST_ANNOTATION},
 };
 
-use super::{
-    Announcement,
-    pin::{PinnedBy, pin},
-};
+use super::pin::{PinnedBy, pin};
 use crate::peering::request_state;
-
-/// What a sighting of a cluster leads to.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Sighting {
-    /// A new entry.
-    New(Box<ForeignCluster>),
-    /// An entry is seen again, or taken over: what is to be applied to it, and to no other that
-    /// has its name by then.
-    Again(Box<ForeignCluster>),
-    /// The entry is somebody else's, or there must not be one.
-    LeftAlone,
-}
 
 /// How an entry was discovered. One that does not say so was made by somebody.
 pub fn kind(entry: &ForeignCluster) -> DiscoveryType {
@@ -45,51 +29,6 @@ pub fn peered(entry: &ForeignCluster) -> bool {
         .flatten()
         .any(|peering| peering.peered || peering.peering_request.is_some());
     entry.spec.join || established
-}
-
-/// A cluster was seen in the local network, which means something to `us` if its group is ours.
-/// Anybody in the network can say anything: about an entry whose certificate is pinned, only who
-/// announces that certificate is heard. Where it was an announcement that has pinned it, and there
-/// is no peering, another announcement may as well pin another one.
-pub fn seen(
-    announcement: &Announcement,
-    known: &[ForeignCluster],
-    us: &ClusterId,
-    config: &DiscoveryConfig,
-    now: Timestamp,
-) -> Sighting {
-    let id = &announcement.cluster.cluster_id;
-    if id == us || announcement.group != config.group {
-        return Sighting::LeftAlone;
-    }
-    let url = announcement.auth_url();
-    let same_id = |entry: &&ForeignCluster| id_of(entry) == Some(id);
-    let same_url = |entry: &&ForeignCluster| {
-        entry.spec.cluster_identity.is_none() && entry.spec.auth_url == url
-    };
-    let entry = known.iter().find(same_id).or_else(|| known.iter().find(same_url));
-    match entry {
-        None => {
-            let name = object_name(&announcement.cluster, known);
-            let mut new = first_sighted(&name, DiscoveryType::Lan, url, announcement.ttl, now);
-            new.spec.join = config.autojoin;
-            pin(&mut new, PinnedBy::Mdns, announcement.fingerprint);
-            new.spec.cluster_identity = Some(announcement.cluster.clone());
-            Sighting::New(Box::new(new))
-        }
-        Some(entry) if entry.metadata.deletion_timestamp.is_some() => Sighting::LeftAlone,
-        Some(entry) if !gives_way(entry, DiscoveryType::Lan) => Sighting::LeftAlone,
-        Some(entry) => {
-            let mut again = sighted_again(entry, DiscoveryType::Lan, url, announcement.ttl, now);
-            if is_pinned_to_another(entry, announcement) {
-                if !follows(entry, PinnedBy::Mdns, announcement.fingerprint) {
-                    return Sighting::LeftAlone;
-                }
-                pin_anew(&mut again, entry, PinnedBy::Mdns, announcement.fingerprint);
-            }
-            Sighting::Again(Box::new(again))
-        }
-    }
 }
 
 /// Whether a sighting of this kind may change an entry: one that was found in the same way, or in
@@ -112,11 +51,13 @@ pub fn expires_at(entry: &ForeignCluster, watching: Timestamp) -> Option<Timesta
         return None;
     }
     let ttl = SignedDuration::from_secs(entry.spec.ttl?.into());
-    let annotations = entry.metadata.annotations.as_ref();
-    let seen = annotations
-        .and_then(|annotations| annotations.get(LAST_UPDATE_ANNOTATION)?.parse().ok())
-        .or_else(|| entry.metadata.creation_timestamp.as_ref().map(|time| time.0))?;
+    let created = || entry.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let seen = last_update(entry).or_else(created)?;
     seen.max(watching).checked_add(ttl).ok()
+}
+
+pub(super) fn last_update(entry: &ForeignCluster) -> Option<Timestamp> {
+    entry.metadata.annotations.as_ref()?.get(LAST_UPDATE_ANNOTATION)?.parse().ok()
 }
 
 /// The entry for a cluster that asked for a peering, was not refused and is not known. The namespace that the
@@ -202,17 +143,13 @@ pub fn is_left_to_others(entry: &ForeignCluster, known: &[ForeignCluster]) -> bo
 }
 
 /// What the entry for a cluster is called: after the cluster, and its id too when that is taken.
-pub fn object_name(cluster: &ClusterIdentity, known: &[ForeignCluster]) -> String {
+pub fn object_name(cluster: &ClusterIdentity, known: &[impl Borrow<ForeignCluster>]) -> String {
     let name = cluster.cluster_name.as_str();
-    if known.iter().any(|entry| entry.metadata.name.as_deref() == Some(name)) {
+    if known.iter().any(|entry| entry.borrow().metadata.name.as_deref() == Some(name)) {
         format!("{name}-{}", cluster.cluster_id.short())
     } else {
         name.to_owned()
     }
-}
-
-fn is_pinned_to_another(entry: &ForeignCluster, announcement: &Announcement) -> bool {
-    entry.spec.fingerprint.is_some() && entry.spec.fingerprint != announcement.fingerprint
 }
 
 /// Whether an entry that is pinned to one certificate follows to another, which was said in this way.
@@ -296,32 +233,18 @@ fn spec(auth_url: String) -> ForeignClusterSpec {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
 
-    const NOW: &str = "2026-05-01T12:00:00Z";
+    pub const NOW: &str = "2026-05-01T12:00:00Z";
 
-    fn at(text: &str) -> Timestamp {
+    pub fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
     }
 
-    fn announcement(id: &str) -> Announcement {
-        Announcement {
-            cluster: ClusterIdentity {
-                cluster_id: id.parse().unwrap(),
-                cluster_name: "milan".parse().unwrap(),
-            },
-            address: "10.0.0.5".parse().unwrap(),
-            port: 31200,
-            fingerprint: Some("0f".repeat(32).parse().unwrap()),
-            group: None,
-            ttl: 60,
-        }
-    }
-
-    fn entry(name: &str, kind: &str, id: Option<&str>) -> ForeignCluster {
+    pub fn entry(name: &str, kind: &str, id: Option<&str>) -> ForeignCluster {
         let identity = id.map(|id| json!({ "clusterID": id, "clusterName": "milan" }));
         serde_json::from_value(json!({
             "apiVersion": "discovery.liqo.io/v1alpha1",
@@ -338,81 +261,6 @@ mod tests {
         .unwrap()
     }
 
-    fn sighting(id: &str, known: &[ForeignCluster]) -> Sighting {
-        let us = "rome-id".parse().unwrap();
-        seen(&announcement(id), known, &us, &DiscoveryConfig::default(), at(NOW))
-    }
-
-    #[test]
-    fn an_unknown_cluster_becomes_an_entry() {
-        let Sighting::New(new) = sighting("milan-id", &[]) else { panic!("not new") };
-        assert_eq!(new.metadata.name.as_deref(), Some("milan"));
-        assert_eq!(new.spec.auth_url, "https://10.0.0.5:31200");
-        assert_eq!(new.spec.ttl, Some(60));
-        assert!(new.spec.fingerprint.is_some() && !new.spec.join);
-        assert_eq!(kind(&new), DiscoveryType::Lan);
-    }
-
-    #[test]
-    fn another_cluster_of_that_name_gets_part_of_its_id() {
-        let known = [entry("milan", "LAN", Some("other-id"))];
-        let Sighting::New(new) = sighting("milan-id", &known) else { panic!("not new") };
-        assert_eq!(new.metadata.name.as_deref(), Some("milan-milan"));
-    }
-
-    #[test]
-    fn an_entry_is_refreshed_or_taken_over_but_never_joined_or_pinned_again() {
-        for kind in ["LAN", "IncomingPeering"] {
-            let known = [entry("there", kind, Some("milan-id"))];
-            let Sighting::Again(again) = sighting("milan-id", &known) else { panic!("{kind}") };
-            assert_eq!(again.metadata.name.as_deref(), Some("there"));
-            assert_eq!(again.metadata.uid, known[0].metadata.uid);
-            assert_eq!(again.spec.fingerprint, None);
-            assert!(!again.spec.join);
-        }
-    }
-
-    #[test]
-    fn a_pinned_entry_listens_only_to_its_own_certificate() {
-        let mut pinned = entry("there", "LAN", Some("milan-id"));
-        pinned.spec.fingerprint = announcement("milan-id").fingerprint;
-        assert!(matches!(sighting("milan-id", &[pinned.clone()]), Sighting::Again(_)));
-        let (us, config) = ("rome-id".parse().unwrap(), DiscoveryConfig::default());
-        for fingerprint in [None, Some("00".repeat(32).parse().unwrap())] {
-            let address = "10.0.0.66".parse().unwrap();
-            let spoofed = Announcement { fingerprint, address, ..announcement("milan-id") };
-            let known = [pinned.clone()];
-            assert_eq!(seen(&spoofed, &known, &us, &config, at(NOW)), Sighting::LeftAlone);
-        }
-    }
-
-    #[test]
-    fn what_an_announcement_has_pinned_another_pins_anew_unless_there_is_a_peering() {
-        let Sighting::New(new) = sighting("milan-id", &[]) else { panic!("not new") };
-        assert_eq!(PinnedBy::of(&new), Some(PinnedBy::Mdns));
-        let (us, config) = ("rome-id".parse().unwrap(), DiscoveryConfig::default());
-        let fingerprint = Some("00".repeat(32).parse().unwrap());
-        let rotated = Announcement { fingerprint, ..announcement("milan-id") };
-        let hears = |entry: &ForeignCluster, it: &Announcement| {
-            seen(it, std::slice::from_ref(entry), &us, &config, at(NOW))
-        };
-        let Sighting::Again(again) = hears(&new, &rotated) else { panic!("left alone") };
-        assert_eq!(
-            (again.spec.fingerprint, PinnedBy::of(&again)),
-            (fingerprint, Some(PinnedBy::Mdns))
-        );
-        let silent = Announcement { fingerprint: None, ..rotated.clone() };
-        assert_eq!(hears(&new, &silent), Sighting::LeftAlone);
-        let mut peered = new.clone();
-        peered.spec.join = true;
-        assert_eq!(hears(&peered, &rotated), Sighting::LeftAlone);
-        for by in [PinnedBy::FirstUse, PinnedBy::Dns, PinnedBy::Hand] {
-            let mut other = new.clone();
-            pin(&mut other, by, new.spec.fingerprint);
-            assert_eq!(hears(&other, &rotated), Sighting::LeftAlone, "{by:?}");
-        }
-    }
-
     #[test]
     fn the_stronger_way_to_find_a_cluster_wins() {
         use DiscoveryType::{IncomingPeering, Lan, Manual, Wan};
@@ -427,24 +275,6 @@ mod tests {
             let winners: Vec<_> = all.into_iter().filter(|kind| gives_way(&entry, *kind)).collect();
             assert_eq!(winners, gives_way_to, "{there}");
         }
-    }
-
-    #[test]
-    fn what_somebody_made_is_left_alone() {
-        for known in [entry("m", "Manual", Some("milan-id")), entry("m", "Manual", None)] {
-            assert_eq!(sighting("milan-id", &[known]), Sighting::LeftAlone);
-        }
-    }
-
-    #[test]
-    fn a_cluster_never_finds_itself_nor_another_group() {
-        assert_eq!(sighting("rome-id", &[]), Sighting::LeftAlone);
-        let mut other = announcement("milan-id");
-        other.group = Some("campus".to_owned());
-        let (us, config) = ("rome-id".parse().unwrap(), DiscoveryConfig::default());
-        assert_eq!(seen(&other, &[], &us, &config, at(NOW)), Sighting::LeftAlone);
-        let config = DiscoveryConfig { group: Some("campus".to_owned()), ..config };
-        assert!(matches!(seen(&other, &[], &us, &config, at(NOW)), Sighting::New(_)));
     }
 
     #[test]

@@ -1,32 +1,17 @@
-//! Clusters on one network find each other by mDNS, as far as they are of one group, and
-//! forget each other when they are gone. Each discovery runs in the network of its node.
+//! Two clusters, and a third.
 
-mod common;
-
-use std::{ops::Deref, time::Instant};
+use std::time::Instant;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
-use serde_json::{Value, json};
-use tombolo_api::{config::ClusterConfig, discovery::ForeignCluster};
-use tombolo_control::discovery::Servers;
-use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
+use serde_json::json;
+use tombolo_api::discovery::ForeignCluster;
+use tombolo_testbed::eventually;
 
-use common::Running;
+use crate::side::{Side, seen};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn clusters_find_and_forget_each_other() {
-    let cluster = |name| ClusterSpec::new(name).control_plane_only();
-    let bed = Testbed::builder("discovery")
-        .cluster(cluster("rome"))
-        .cluster(cluster("milan"))
-        .cluster(cluster("turin"));
-    let bed = bed.start().await.expect("the API servers start");
-    let rome = Side::new(bed.cluster("rome")).await;
-    let milan = Side::new(bed.cluster("milan")).await;
-    let turin = Side::new(bed.cluster("turin")).await;
-    for side in [&rome, &milan, &turin] {
+pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
+    for side in [rome, milan, turin] {
         side.configure(json!({ "ttlSeconds": 3 })).await;
     }
 
@@ -73,7 +58,7 @@ async fn clusters_find_and_forget_each_other() {
     assert!(rome.entry("milan").await.is_some(), "there is a peering");
     rome.join("milan", false).await;
     rome.forgets("milan").await;
-    for side in [&milan, &turin] {
+    for side in [milan, turin] {
         side.clear::<ForeignCluster>().await;
         side.none::<ForeignCluster>().await;
     }
@@ -97,6 +82,10 @@ async fn clusters_find_and_forget_each_other() {
     rome.finds("milan").await;
     milan.finds("rome").await;
 
+    // It says for how long that holds.
+    milan.configure(json!({ "ttlSeconds": 4, "group": "campus" })).await;
+    rome.until::<ForeignCluster>("milan", |entry| entry.spec.ttl == Some(4)).await;
+
     // Milan hides.
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus", "advertise": false })).await;
     rome.forgets("milan").await;
@@ -107,58 +96,4 @@ async fn clusters_find_and_forget_each_other() {
     milan.forgets("rome").await;
     at_milan.stop();
     at_rome.stop();
-}
-
-struct Side(tombolo_testing::Side);
-
-impl Deref for Side {
-    type Target = tombolo_testing::Side;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl Side {
-    async fn new(cluster: &Cluster) -> Self {
-        let mut side = tombolo_testing::Side::new(cluster).await;
-        side.settings.host_ip = cluster.node(1).address().into();
-        let service = json!({
-            "metadata": { "annotations": { "discovery.liqo.io/fingerprint": "0f".repeat(32) } },
-            "spec": { "type": "NodePort", "ports": [{ "port": 443 }] },
-        });
-        side.put_in::<Service>("liqo", "liqo-auth", service).await;
-        Self(side)
-    }
-
-    fn start(&self) -> Running {
-        Running::start(self, Servers::OfThisMachine)
-    }
-
-    async fn configure(&self, discovery: Value) {
-        self.put::<ClusterConfig>("cluster", json!({ "spec": { "discovery": discovery } })).await;
-    }
-
-    async fn port(&self) -> i32 {
-        let service = self.get_in::<Service>("liqo", "liqo-auth").await.expect("the Service");
-        service.spec.expect("a spec").ports.expect("ports")[0].node_port.expect("a node port")
-    }
-
-    async fn entry(&self, name: &str) -> Option<ForeignCluster> {
-        self.get(name).await
-    }
-
-    async fn finds(&self, name: &str) {
-        let what = format!("{} finds {name}", self.settings.cluster_name);
-        eventually(&what, async || self.entry(name).await.is_some(), |there| *there).await;
-    }
-
-    /// Waits until the entry has expired.
-    async fn forgets(&self, name: &str) {
-        self.until_gone::<ForeignCluster>(name).await;
-    }
-}
-
-fn seen(entry: &ForeignCluster) -> Timestamp {
-    entry.annotations()["discovery.liqo.io/last-update-time"].parse().expect("a time")
 }

@@ -1,0 +1,112 @@
+//! The interfaces of the node, as the kernel describes them, and when they change.
+
+use std::{io, net::IpAddr, time::Duration};
+
+use futures::{FutureExt, StreamExt, TryStreamExt, channel::mpsc::UnboundedReceiver};
+use ipnet::IpNet;
+use netlink_packet_core::NetlinkMessage;
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    address::{AddressAttribute, AddressFlags, AddressMessage},
+    link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+};
+use rtnetlink::{Handle, MulticastGroup, sys::SocketAddr};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
+use tombolo_core::discovery::Interface;
+
+/// Changes come in crowds, as when a pod starts: they are looked at together.
+const CROWD: Duration = Duration::from_millis(100);
+
+pub(super) struct Interfaces {
+    handle: Handle,
+    messages: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>,
+    /// When to look, as something has changed.
+    due: Option<Instant>,
+    _connection: AbortOnDropHandle<()>,
+}
+
+impl Interfaces {
+    /// Watches those of this thread's network from now on.
+    pub fn watch() -> io::Result<Self> {
+        let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
+        let (connection, handle, messages) = rtnetlink::new_multicast_connection(&groups)?;
+        let connection = AbortOnDropHandle::new(tokio::spawn(connection));
+        Ok(Self { handle, messages, due: None, _connection: connection })
+    }
+
+    /// Waits until something has changed. Nothing is lost if that is waited for no longer.
+    pub async fn changed(&mut self) -> io::Result<()> {
+        let due = match self.due {
+            Some(due) => due,
+            None => {
+                let message = self.messages.next().await;
+                message.ok_or_else(|| io::Error::other("the kernel says no more"))?;
+                *self.due.insert(Instant::now() + CROWD)
+            }
+        };
+        sleep_until(due).await;
+        while self.messages.next().now_or_never().flatten().is_some() {}
+        self.due = None;
+        Ok(())
+    }
+
+    /// All that are there.
+    pub async fn list(&self) -> Result<Vec<Interface>, rtnetlink::Error> {
+        let links: Vec<LinkMessage> = self.handle.link().get().execute().try_collect().await?;
+        let addresses: Vec<AddressMessage> =
+            self.handle.address().get().execute().try_collect().await?;
+        let mut interfaces: Vec<Interface> = links.into_iter().map(interface).collect();
+        for interface in &mut interfaces {
+            let own = addresses.iter().filter(|it| it.header.index == interface.index);
+            interface.addresses = own.filter_map(address).collect();
+        }
+        Ok(interfaces)
+    }
+}
+
+fn interface(message: LinkMessage) -> Interface {
+    let flags = message.header.flags;
+    let mut interface = Interface {
+        index: message.header.index,
+        running: flags.contains(LinkFlags::Up | LinkFlags::Running),
+        multicast: flags.contains(LinkFlags::Multicast),
+        loopback: flags.contains(LinkFlags::Loopback),
+        point_to_point: flags.contains(LinkFlags::Pointopoint),
+        ..Interface::default()
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name = name,
+            LinkAttribute::LinkInfo(infos) => {
+                interface.kind = infos.into_iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    interface
+}
+
+/// The address, unless it is not yet to be used, or not much longer: an IPv6 one that somebody else
+/// may have, is deprecated, or was made to be changed soon.
+fn address(message: &AddressMessage) -> Option<IpNet> {
+    let (mut found, mut own, mut flags) = (None, None, AddressFlags::empty());
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Address(ip) => found = Some(*ip),
+            AddressAttribute::Local(ip) => own = Some(*ip),
+            AddressAttribute::Flags(all) => flags = *all,
+            _ => {}
+        }
+    }
+    let passing = AddressFlags::Secondary
+        | AddressFlags::Tentative
+        | AddressFlags::Dadfailed
+        | AddressFlags::Deprecated;
+    let ip: IpAddr = own.or(found)?;
+    let is_usable = ip.is_ipv4() || !flags.intersects(passing);
+    is_usable.then(|| IpNet::new(ip, message.header.prefix_len).ok()).flatten()
+}

@@ -1,0 +1,28 @@
+//! Clusters on one network find each other by mDNS, as far as they are of one group, and
+//! forget each other when they are gone. Each discovery runs in the network of its node.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod lan;
+mod networks;
+mod side;
+mod story;
+
+use tombolo_testbed::{ClusterSpec, Testbed};
+
+use side::Side;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_find_and_forget_each_other() {
+    let cluster = |name| ClusterSpec::new(name).control_plane_only();
+    let bed = Testbed::builder("discovery")
+        .cluster(cluster("rome"))
+        .cluster(cluster("milan"))
+        .cluster(cluster("turin"));
+    let bed = bed.start().await.expect("the API servers start");
+    let rome = Side::new(bed.cluster("rome")).await;
+    let milan = Side::new(bed.cluster("milan")).await;
+    let turin = Side::new(bed.cluster("turin")).await;
+    story::is_told(&rome, &milan, &turin).await;
+    networks::are_followed(&rome, &milan).await;
+}

@@ -1,0 +1,89 @@
+//! Another implementation of mDNS sees us, and what it publishes is discovered.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../discovery/lan.rs"]
+mod lan;
+mod namespace;
+mod other;
+#[path = "../discovery/side.rs"]
+mod side;
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tombolo_api::discovery::ForeignCluster;
+use tombolo_testbed::{ClusterSpec, Testbed, eventually};
+
+use lan::{Lan, address};
+use namespace::Namespace;
+use other::Other;
+use side::{Side, seen};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_see_us_and_we_see_them() {
+    let bed = Testbed::builder("other-mdns")
+        .cluster(ClusterSpec::new("rome").control_plane_only())
+        .start()
+        .await
+        .expect("the API server starts");
+    let rome = Side::new(bed.cluster("rome")).await;
+    rome.configure(json!({ "ttlSeconds": 3 })).await;
+    let node = rome.cluster.node(1).network_namespace();
+    let elsewhere = Namespace::new();
+    let _lan = Lan::join((&node, "lan0"), (elsewhere.name(), "lan0"));
+    address(&node, "add", "198.51.100.1/24", "lan0");
+    address(&node, "add", "2001:db8:7::1/64", "lan0");
+    address(elsewhere.name(), "add", "198.51.100.2/24", "lan0");
+
+    // It sees us: there with the address that we have in that network.
+    let mut other = Other::start(elsewhere.name(), "198.51.100.2");
+    let running = rome.start();
+    let said = heard(&other, "id-of-rome", |said| said.is_object()).await;
+    assert_eq!(said["server"], "id-of-rome.local.");
+    assert_eq!(said["port"], rome.port().await);
+    assert_eq!(said["addresses"], json!(["198.51.100.1"]));
+    let properties = &said["properties"];
+    assert_eq!((&properties["version"], &properties["name"]), (&json!("1"), &json!("rome")));
+    assert_eq!(properties["fingerprint"], "0f".repeat(32));
+    assert_eq!(properties["ttl"], "3");
+
+    // What it publishes is found, as far as we understand it and can go there.
+    let says = |name: &str| json!({ "name": name, "ttl": "3", "colour": "blue" });
+    let later = json!({ "name": "trieste", "version": "2" });
+    other.publish("trieste-id", &["198.51.100.2"], later);
+    other.publish("vicenza-id", &["fe80::2"], says("vicenza"));
+    other.publish("id-of-rome-not", &["127.0.0.1"], says("nowhere"));
+    other.publish("verona-id", &["2001:db8:7::2", "fe80::2"], says("verona"));
+    other.publish("venice-id", &["192.0.2.2", "198.51.100.2"], says("venice"));
+    rome.finds("venice").await;
+    rome.finds("verona").await;
+    let venice = rome.entry("venice").await.expect("it was found");
+    assert_eq!(venice.spec.auth_url, "https://198.51.100.2:31443");
+    assert_eq!(venice.spec.ttl, Some(3));
+    assert_eq!(venice.labels()["discovery.liqo.io/discovery-type"], "LAN");
+    let verona = rome.entry("verona").await.expect("it was found");
+    assert_eq!(verona.spec.auth_url, "https://[2001:db8:7::2]:31443");
+    for name in ["trieste", "vicenza", "nowhere", "rome"] {
+        assert!(rome.entry(name).await.is_none(), "{name}");
+    }
+
+    // It says nothing more of itself, but it answers: the entry stays.
+    let (uid, first) = (venice.uid(), seen(&venice));
+    let later = |entry: &ForeignCluster| seen(entry).duration_since(first).as_secs() > 6;
+    let venice = rome.until::<ForeignCluster>("venice", later).await;
+    assert_eq!(venice.uid(), uid);
+
+    // Goodbye, and goodbye.
+    other.withdraw("venice-id");
+    rome.forgets("venice").await;
+    assert!(rome.entry("verona").await.is_some());
+    running.stop();
+    heard(&other, "id-of-rome", Value::is_null).await;
+}
+
+async fn heard(other: &Other, instance: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    let ask = async || other.heard(instance);
+    let what = format!("{instance} is heard as wanted");
+    let said = eventually(&what, ask, |said| said.as_ref().is_some_and(&is_it)).await;
+    said.expect("it was heard")
+}

@@ -68,19 +68,19 @@ impl Other {
     }
 
     /// Publishes an instance.
-    pub fn publish(&mut self, name: &str, addresses: &[&str], properties: Value) {
+    pub fn publish(&mut self, name: &str, addresses: &[&str], properties: &Value) {
         let what = json!({
             "name": name, "port": 31443, "addresses": addresses, "properties": properties,
         });
-        self.command(json!({ "publish": what }));
+        self.command(&json!({ "publish": what }));
     }
 
     /// Says goodbye for an instance.
     pub fn withdraw(&mut self, name: &str) {
-        self.command(json!({ "withdraw": name }));
+        self.command(&json!({ "withdraw": name }));
     }
 
-    fn command(&mut self, command: Value) {
+    fn command(&mut self, command: &Value) {
         let input = self.process.stdin.as_mut().expect("its input");
         writeln!(input, "{command}").expect("it reads");
     }

@@ -6,21 +6,22 @@ use axum::http::StatusCode;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-    runtime::wait::await_condition,
+    api::{PartialObjectMeta, Patch, PatchParams, PostParams},
+    runtime::{wait::await_condition, watcher},
 };
 use serde_json::json;
 use tokio::time::timeout;
 use tombolo_api::{
     ClusterId,
     auth::{AuthError, Confidential, IdentityRelease, IdentityRequest, IdentityResponse, Refusal},
-    names::AUTH_NAMESPACE,
+    names::{AUTH_NAMESPACE, IDENTITY_RECORD_LABEL},
 };
 use tombolo_core::identity::{Admission, Record, admit, hash, record_name, return_token_name};
+use tombolo_runtime::observe::Watched;
 use tracing::{error, warn};
 use uuid::Uuid;
 
-use super::{Failure, token_in};
+use super::{Failure, limits::Limits, token_in};
 
 const MANAGER: &str = "liqo-auth";
 
@@ -28,15 +29,26 @@ const MANAGER: &str = "liqo-auth";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a record is written anew when somebody else has changed it meanwhile.
 const TRIES: usize = 5;
+/// How many identities there are: where it takes no token, anybody could fill the API server.
+const MOST_IDENTITIES: usize = 1024;
 
 /// The records, in the API server.
 pub(super) struct Requests {
     records: Api<Secret>,
+    /// The names of all of them.
+    known: Watched<PartialObjectMeta<Secret>>,
 }
 
 impl Requests {
     pub fn new(client: Client) -> Self {
-        Self { records: Api::namespaced(client, AUTH_NAMESPACE) }
+        let known = Api::namespaced(client.clone(), AUTH_NAMESPACE);
+        let records = watcher::Config::default().labels(IDENTITY_RECORD_LABEL);
+        let known = Watched::new(known, records);
+        Self { records: Api::namespaced(client, AUTH_NAMESPACE), known }
+    }
+
+    pub async fn ready(&self) {
+        self.known.filled().await;
     }
 
     /// The token that this one cluster may show, if there is one.
@@ -61,9 +73,13 @@ impl Requests {
     }
 
     /// Records the request and waits for the answer.
-    pub async fn answer(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
+    pub async fn answer(
+        &self,
+        request: &IdentityRequest,
+        limits: &Limits,
+    ) -> Result<IdentityResponse, Failure> {
         let record = Record::of(request, Uuid::new_v4().to_string());
-        self.record(&record).await?;
+        self.record(&record, limits).await?;
         let name = record_name(&record.cluster_id);
         let answered = |secret: Option<&Secret>| {
             secret.is_none_or(|secret| answer_in(secret, &record).is_some())
@@ -90,7 +106,8 @@ impl Requests {
             let text = "the control plane of this cluster has not answered in time: try again";
             return Err(Failure::new(StatusCode::GATEWAY_TIMEOUT, text));
         };
-        let kubeconfig = answer.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why))?;
+        let kubeconfig =
+            answer.map_err(|why| Failure::because(StatusCode::UNPROCESSABLE_ENTITY, why))?;
         let nothing = json!({
             "metadata": { "resourceVersion": version },
             "data": { "kubeconfig": null, "returnToken": null },
@@ -115,9 +132,9 @@ impl Requests {
         self.patch(&name, json!({ "released": encode("true") })).await
     }
 
-    async fn record(&self, new: &Record) -> Result<(), Failure> {
+    async fn record(&self, new: &Record, limits: &Limits) -> Result<(), Failure> {
         let name = record_name(&new.cluster_id);
-        for _ in 0..TRIES {
+        for turn in 0..TRIES {
             let seen = self.records.get_opt(&name).await.map_err(|error| internal(&error))?;
             if let Some(seen) = &seen
                 && seen.metadata.deletion_timestamp.is_some()
@@ -125,8 +142,16 @@ impl Requests {
                 break;
             }
             let recorded = seen.as_ref().and_then(|secret| Record::read(secret).ok());
-            let written = match admit(recorded.as_ref(), new) {
+            let admission = admit(recorded.as_ref(), new);
+            // Only who could have it counts, so that nobody else can keep a cluster out.
+            if turn == 0 && admission != Admission::Taken {
+                limits.identity(&new.cluster_id)?;
+            }
+            let written = match admission {
                 Admission::Taken => return Err(taken()),
+                Admission::New if self.known.index().len() >= MOST_IDENTITIES => {
+                    return Err(no_more());
+                }
                 Admission::New => self.records.create(&params(), &new.to_secret()).await,
                 Admission::Again => {
                     let version = seen.and_then(|secret| secret.resource_version());
@@ -183,7 +208,16 @@ fn taken() -> Failure {
     let error = "this cluster id has an identity here already, which was given to whoever showed \
                  another nonce; if it is lost, delete the Secret identity-<cluster id> in the \
                  namespace liqo-auth of this cluster";
-    Failure(StatusCode::CONFLICT, AuthError::new(error, Refusal::IdentityTaken))
+    Failure::because(StatusCode::CONFLICT, AuthError::new(error, Refusal::IdentityTaken))
+}
+
+fn no_more() -> Failure {
+    warn!("{MOST_IDENTITIES} clusters have an identity here: no other one gets any");
+    let error = format!(
+        "{MOST_IDENTITIES} clusters have an identity here, and no more can: for each that is gone, \
+         delete the Secret identity-<cluster id> in the namespace liqo-auth of this cluster"
+    );
+    Failure::new(StatusCode::INSUFFICIENT_STORAGE, &error)
 }
 
 fn internal(error: &kube::Error) -> Failure {

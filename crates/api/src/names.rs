@@ -142,6 +142,9 @@ pub const NONCE_KEY_SECRET: &str = "liqo-nonce-key";
 /// Annotation of [`AUTH_SERVICE`]: SHA-256 fingerprint of the auth service's certificate.
 pub const FINGERPRINT_ANNOTATION: &str = "discovery.liqo.io/fingerprint";
 
+/// Annotation of [`AUTH_SERVICE`]: the URL at which other clusters reach it, if somebody has named one.
+pub const AUTH_URL_ANNOTATION: &str = "discovery.liqo.io/auth-url";
+
 /// Label of a Secret, in [`AUTH_NAMESPACE`], that records who has asked for an identity.
 pub const IDENTITY_RECORD_LABEL: &str = "discovery.liqo.io/identity";
 

@@ -4,6 +4,7 @@
 mod address;
 mod announcement;
 mod entry;
+mod exposure;
 mod listed;
 mod search;
 
@@ -14,5 +15,6 @@ pub use entry::{
     Sighting, asked_again, expires_at, incoming, is_left_to_others, is_over, kind, object_name,
     peered, seen, senior,
 };
+pub use exposure::{Exposure, Unexposed, checked_url, is_host_name};
 pub use listed::{Listed, NotListed, is_found_in, is_introduced, listed, superseded};
 pub use search::{Failure, Found, MOST_LISTED, Search, next_search};

@@ -15,7 +15,7 @@ CARGO_DENY := $(CACHE)/tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 ALL := --workspace --all-features --locked
 
 # A test program is for control planes when it needs no node, else for clusters.
-CONTROL_PLANE_TESTS := crashes discovery lease offloading on_a_real_api_server other_mdns peering reflection search_domain several_peers shadow_pod time_limits
+CONTROL_PLANE_TESTS := crashes discovery exposure lease offloading on_a_real_api_server other_mdns peering reflection search_domain several_peers shadow_pod time_limits
 ALL_TESTS := $(basename $(notdir $(wildcard crates/*/tests/*.rs testbed/tests/*.rs))) \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs testbed/tests/*/main.rs)))
 CLUSTER_TESTS := $(filter-out $(CONTROL_PLANE_TESTS),$(ALL_TESTS))

@@ -162,6 +162,9 @@ pub const GENERATION_KEY: &str = "generation";
 /// Annotation of [`TENANT_ACCOUNT`]: the generation of the peer's identity.
 pub const GENERATION_ANNOTATION: &str = "discovery.liqo.io/generation";
 
+/// Annotation of [`AUTH_SERVICE`]: the URL at which other clusters reach it, if somebody has named one.
+pub const AUTH_URL_ANNOTATION: &str = "discovery.liqo.io/auth-url";
+
 /// Label of a Secret, in [`AUTH_NAMESPACE`], that records who has asked for an identity.
 pub const IDENTITY_RECORD_LABEL: &str = "discovery.liqo.io/identity";
 

@@ -2,11 +2,15 @@
 //! thing that is exposed, so it can do next to nothing: it checks tokens, records requests and
 //! hands back the answers that the control plane writes.
 
+mod certificate;
+mod connections;
 mod counted;
+mod failure;
+mod limits;
 mod requests;
 
 use std::{
-    net::{Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
@@ -15,18 +19,18 @@ use anyhow::Context as _;
 use axum::{
     Json, Router,
     body::{Bytes, to_bytes},
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     http::StatusCode,
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use axum_server::{Handle, tls_rustls::RustlsConfig};
+use axum_server::{Handle, tls_rustls::RustlsAcceptor};
 use hyper_util::rt::TokioTimer;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client};
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::{Semaphore, SemaphorePermit, watch},
     time::timeout,
 };
 use tombolo_api::{
@@ -45,19 +49,24 @@ use tombolo_runtime::{
     settings::Settings,
     shutdown::Shutdown,
 };
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::identity::generation_in;
+use connections::Door;
+use failure::Failure;
+use limits::Limits;
 use requests::Requests;
 
 const PORT: u16 = 8443;
 const HEALTH_PORT: u16 = 8081;
 
-/// A request is small; more than this is none.
+/// A request is small, and so is its header; more than this is none.
 const MOST_BYTES: usize = 16 * 1024;
-/// How many wait for an answer at a time. Whoever comes after them is to come again.
-const MOST_WAITING: usize = 32;
-/// How long a caller may take to say what it wants.
+/// How many are served at a time.
+const MOST_SERVED: usize = 32;
+/// How long others wait for their turn. Then they are to come again.
+const TURN: Duration = Duration::from_secs(3);
+/// How long a caller may take to say what it wants, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs until the end is asked for.
@@ -81,7 +90,7 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let secrets = || Api::<Secret>::namespaced(client.clone(), NAMESPACE);
-    let certificate = Watched::new(secrets(), named(AUTH_CERTIFICATE_SECRET));
+    let shown = Watched::new(secrets(), named(AUTH_CERTIFICATE_SECRET));
     let auth = Arc::new(Auth {
         config: Watched::new(Api::all(client.clone()), named(CLUSTER_CONFIG)),
         token: Watched::new(secrets(), named(AUTH_TOKEN_SECRET)),
@@ -92,11 +101,11 @@ pub async fn serve(
         generation: Watched::new(secrets(), named(GENERATION_SECRET)),
         requests: Requests::new(client),
         settings,
-        waiting: Semaphore::new(MOST_WAITING),
+        limits: Arc::new(Limits::new()),
+        turns: Semaphore::new(MOST_SERVED),
     });
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let Some(tls) = shutdown.or(first_certificate(&certificate)).await else { return Ok(()) };
-    tokio::spawn(follow(certificate, tls.clone(), shutdown.clone()));
+    let Some(tls) = shutdown.or(certificate::first(&shown)).await else { return Ok(()) };
+    tokio::spawn(certificate::follow(shown, tls.clone(), shutdown.clone()));
     shutdown.or(auth.ready()).await;
 
     listener.set_nonblocking(true)?;
@@ -110,9 +119,13 @@ pub async fn serve(
             handle.graceful_shutdown(Some(PATIENCE));
         }
     });
-    let mut server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle);
+    let door = Door::new(auth.limits.clone());
+    let acceptor = RustlsAcceptor::new(tls).handshake_timeout(PATIENCE).acceptor(door);
+    let mut server = axum_server::from_tcp(listener)?.handle(handle).acceptor(acceptor);
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    server.serve(router(auth).into_make_service()).await.context("serve")
+    server.http_builder().http1().max_buf_size(MOST_BYTES);
+    let router = router(auth).into_make_service_with_connect_info::<SocketAddr>();
+    server.http1_only().serve(router).await.context("serve")
 }
 
 struct Auth {
@@ -122,7 +135,8 @@ struct Auth {
     root_ca: Watched<ConfigMap>,
     generation: Watched<Secret>,
     requests: Requests,
-    waiting: Semaphore,
+    limits: Arc<Limits>,
+    turns: Semaphore,
 }
 
 fn router(auth: Arc<Auth>) -> Router {
@@ -141,6 +155,7 @@ fn router(auth: Arc<Auth>) -> Router {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, text)
         })
         .layer(middleware::from_fn(read_whole))
+        .layer(middleware::from_fn_with_state(auth.clone(), limits::by_address))
         .layer(middleware::from_fn(counted::count))
         .with_state(auth)
 }
@@ -176,23 +191,34 @@ async fn info(State(auth): State<Arc<Auth>>) -> Json<ClusterInfo> {
 }
 
 /// An identity in the form of a token.
-async fn token(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<Response, Failure> {
+async fn token(
+    State(auth): State<Arc<Auth>>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    body: Bytes,
+) -> Result<Response, Failure> {
     let request = IdentityRequest { signing_request: None, ..read(&body)? };
-    identity(&auth, request).await
+    identity(&auth, from.ip(), &request).await
 }
 
 /// An identity in the form of a certificate, where this cluster signs any.
-async fn certificate(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<Response, Failure> {
+async fn certificate(
+    State(auth): State<Arc<Auth>>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    body: Bytes,
+) -> Result<Response, Failure> {
     let request: IdentityRequest = read(&body)?;
     if request.signing_request.is_none() || request.nonce.is_none() {
         let text = "a certificate takes a signingRequest and a nonce";
         return Err(Failure::new(StatusCode::BAD_REQUEST, text));
     }
-    identity(&auth, request).await
+    identity(&auth, from.ip(), &request).await
 }
 
-async fn identity(auth: &Auth, request: IdentityRequest) -> Result<Response, Failure> {
-    let _waiting = auth.enter()?;
+async fn identity(
+    auth: &Auth,
+    from: IpAddr,
+    request: &IdentityRequest,
+) -> Result<Response, Failure> {
     if request.cluster_id == auth.settings.cluster_id {
         return Err(Failure::new(StatusCode::BAD_REQUEST, "this is the very same cluster"));
     }
@@ -201,25 +227,20 @@ async fn identity(auth: &Auth, request: IdentityRequest) -> Result<Response, Fai
         cluster_id: request.cluster_id.clone(),
     };
     if let Some(error) = namesake(&auth.settings.cluster(), &peer) {
-        warn!("refused: {error}");
-        return Err(Failure(StatusCode::CONFLICT, AuthError::new(error, Refusal::SameName)));
+        debug!("refused: {error}");
+        let error = AuthError::new(error, Refusal::SameName);
+        return Err(Failure::because(StatusCode::CONFLICT, error));
     }
-    let tokens = auth.tokens(&request).await?;
-    // Who renews a certificate has shown a token before, which may have been changed since.
-    if let Err(refusal) = tokens.admit(&request.token)
-        && !(request.signing_request.is_some() && auth.requests.knows(&request).await?)
-    {
-        warn!(cluster = %request.cluster_id, ?refusal, "refused");
-        return Err(Failure::unauthorized(refusal));
-    }
-    let answer = auth.requests.answer(&request).await?;
+    let _turn = auth.turn().await?;
+    auth.admit(from, request).await?;
+    let answer = auth.requests.answer(request, &auth.limits).await?;
     info!(cluster = %request.cluster_id, "handed over an identity");
     Ok(Json(answer).into_response())
 }
 
 async fn release(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<StatusCode, Failure> {
     let release: IdentityRelease = read(&body)?;
-    let _waiting = auth.enter()?;
+    let _turn = auth.turn().await?;
     auth.requests.release(&release).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -230,11 +251,38 @@ impl Auth {
         self.token.filled().await;
         self.root_ca.filled().await;
         self.generation.filled().await;
+        self.requests.ready().await;
     }
 
-    fn enter(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Failure> {
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, Failure> {
         let busy = "too many clusters ask at the same time: try again";
-        self.waiting.try_acquire().map_err(|_| Failure::new(StatusCode::SERVICE_UNAVAILABLE, busy))
+        let turn = timeout(TURN, self.turns.acquire()).await.ok().and_then(Result::ok);
+        turn.ok_or_else(|| Failure::new(StatusCode::SERVICE_UNAVAILABLE, busy))
+    }
+
+    /// Whether a request is recorded, by the token that it shows.
+    async fn admit(&self, from: IpAddr, request: &IdentityRequest) -> Result<(), Failure> {
+        let shown = match request.token.is_empty() {
+            true => Ok(()),
+            false => self.limits.may_show_a_token(from),
+        };
+        let refusal = match &shown {
+            Ok(()) => self.tokens(request).await?.admit(&request.token).err(),
+            Err(_) => None,
+        };
+        if shown.is_ok() && refusal.is_none() {
+            return Ok(());
+        }
+        // Who renews a certificate has shown a token before, which may have been changed since.
+        if request.signing_request.is_some() && self.requests.knows(request).await? {
+            return Ok(());
+        }
+        let Some(refusal) = refusal else { return shown };
+        if refusal == Refusal::WrongToken {
+            self.limits.wrong_token(from);
+        }
+        warn!(cluster = %request.cluster_id, %from, ?refusal, "refused");
+        Err(Failure::unauthorized(refusal))
     }
 
     async fn tokens(&self, request: &IdentityRequest) -> Result<Tokens, Failure> {
@@ -260,69 +308,4 @@ fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| {
         Failure::new(StatusCode::BAD_REQUEST, &format!("this is not what was expected: {error}"))
     })
-}
-
-/// What a caller gets in the place of an answer.
-#[derive(Debug)]
-struct Failure(StatusCode, AuthError);
-
-impl Failure {
-    fn new(status: StatusCode, error: &str) -> Self {
-        Self(status, AuthError::new(error, Refusal::Other))
-    }
-
-    fn unauthorized(reason: Refusal) -> Self {
-        let error = if reason == Refusal::EmptyTokenRefused {
-            "it takes a token: the one in the Secret liqo/auth-token of the cluster asked"
-        } else {
-            "the token is not the one in the Secret liqo/auth-token of the cluster asked"
-        };
-        Self(StatusCode::UNAUTHORIZED, AuthError::new(error, reason))
-    }
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        (self.0, Json(self.1)).into_response()
-    }
-}
-
-/// Waits for the certificate that the control plane makes.
-async fn first_certificate(certificate: &Watched<Secret>) -> RustlsConfig {
-    let mut changes = certificate.changes();
-    loop {
-        if let Some((certificate, key)) = certificate.only().and_then(|secret| pem(&secret)) {
-            match RustlsConfig::from_pem(certificate, key).await {
-                Ok(tls) => return tls,
-                Err(error) => unusable(&error),
-            }
-        } else {
-            info!("waiting for the Secret {NAMESPACE}/{AUTH_CERTIFICATE_SECRET}");
-        }
-        if timeout(Duration::from_secs(600), changes.changed()).await.is_ok_and(|end| end.is_err())
-        {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-/// A changed certificate counts for the next connection.
-async fn follow(certificate: Watched<Secret>, tls: RustlsConfig, shutdown: Shutdown) {
-    let mut changes = certificate.changes();
-    while let Some(Ok(())) = shutdown.or(changes.changed()).await {
-        if let Some((certificate, key)) = certificate.only().and_then(|secret| pem(&secret))
-            && let Err(error) = tls.reload_from_pem(certificate, key).await
-        {
-            unusable(&error);
-        }
-    }
-}
-
-fn unusable(error: &std::io::Error) {
-    warn!("use the certificate in Secret {NAMESPACE}/{AUTH_CERTIFICATE_SECRET}: {error}");
-}
-
-fn pem(secret: &Secret) -> Option<(Vec<u8>, Vec<u8>)> {
-    let data = secret.data.as_ref()?;
-    Some((data.get("tls.crt")?.0.clone(), data.get("tls.key")?.0.clone()))
 }

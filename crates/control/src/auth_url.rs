@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{Api, Client, api::ListParams};
 use tombolo_api::names::{AUTH_SERVICE, NAMESPACE, TYPE_LABEL, VIRTUAL_NODE};
-use tombolo_core::discovery::address;
+use tombolo_core::discovery::{Exposure, Unexposed};
 
 /// The URL is not known.
 #[derive(Debug, thiserror::Error)]
@@ -11,24 +11,21 @@ pub enum UnknownUrl {
     /// The API server does not say.
     #[error("find the auth service's URL")]
     Ask(#[from] kube::Error),
-    /// There is no port.
-    #[error("the Service {NAMESPACE}/{AUTH_SERVICE} has no node port")]
-    NoPort,
-    /// There is no node.
-    #[error("no node has an internal address")]
-    NoNode,
+    /// There is none.
+    #[error(transparent)]
+    Unexposed(#[from] Unexposed),
 }
 
-/// By the node port of the auth service, on a node that is up.
+/// The URL that was named, that of a load balancer, or the node port on a node that is up.
 pub async fn find(client: &Client) -> Result<String, UnknownUrl> {
     let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
-    let service = services.get(AUTH_SERVICE).await?;
-    let port = service
-        .spec
-        .and_then(|spec| spec.ports?.into_iter().find_map(|port| port.node_port))
-        .ok_or(UnknownUrl::NoPort)?;
-    let real = ListParams::default().labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
-    let nodes = Api::<Node>::all(client.clone()).list(&real).await?;
-    let address = address(&nodes.items).ok_or(UnknownUrl::NoNode)?;
-    Ok(format!("https://{address}:{port}"))
+    let exposure = Exposure::of(&services.get(AUTH_SERVICE).await?)?;
+    let nodes = match exposure {
+        Exposure::At(_) => Vec::new(),
+        Exposure::NodePort(_) => {
+            let real = ListParams::default().labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
+            Api::<Node>::all(client.clone()).list(&real).await?.items
+        }
+    };
+    Ok(exposure.url(&nodes)?)
 }

@@ -4,6 +4,7 @@
 mod address;
 mod announcement;
 mod entry;
+mod exposure;
 mod interfaces;
 mod listed;
 mod neighbours;
@@ -19,6 +20,7 @@ pub use entry::{
     asked_again, expires_at, incoming, is_left_to_others, is_over, kind, object_name, peered,
     senior,
 };
+pub use exposure::{Exposure, Unexposed, checked_url, is_host_name};
 pub use interfaces::{Host, Interface, local_networks};
 pub use listed::{Listed, NotListed, is_found_in, is_introduced, listed, superseded};
 pub use neighbours::{ANSWER, Neighbour, Neighbours, News};

@@ -6,6 +6,7 @@ pub mod discovery;
 pub mod health;
 pub mod identity;
 pub mod ipam;
+pub mod limit;
 pub mod network;
 pub mod node;
 pub mod offer;

@@ -21,7 +21,7 @@ use tombolo_runtime::observe::Watched;
 use tracing::{error, warn};
 use uuid::Uuid;
 
-use super::{Failure, token_in};
+use super::{Failure, limits::Limits, token_in};
 
 const MANAGER: &str = "liqo-auth";
 
@@ -29,6 +29,8 @@ const MANAGER: &str = "liqo-auth";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a record is written anew when somebody else has changed it meanwhile.
 const TRIES: usize = 5;
+/// How many identities there are: where it takes no token, anybody could fill the API server.
+const MOST_IDENTITIES: usize = 1024;
 
 /// The records, in the API server.
 pub(super) struct Requests {
@@ -42,6 +44,10 @@ impl Requests {
         let records = Api::namespaced(client, AUTH_NAMESPACE);
         let only = watcher::Config::default().labels(&format!("{IDENTITY_RECORD_LABEL}=true"));
         Self { seen: Watched::new(records.clone(), only), records }
+    }
+
+    pub async fn ready(&self) {
+        self.seen.filled().await;
     }
 
     /// The token that this one cluster may show, if there is one.
@@ -66,9 +72,13 @@ impl Requests {
     }
 
     /// Records the request and waits for the answer.
-    pub async fn answer(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
+    pub async fn answer(
+        &self,
+        request: &IdentityRequest,
+        limits: &Limits,
+    ) -> Result<IdentityResponse, Failure> {
         let record = Record::of(request, Uuid::new_v4().to_string());
-        let recorded = self.record(&record).await?;
+        let recorded = self.record(&record, limits).await?;
         let name = record_name(&record.cluster_id);
         let answer = timeout(PATIENCE, self.answered(&name, &record, version(&recorded))).await;
         let Some((answer, secret)) = answer.ok().flatten() else {
@@ -79,7 +89,8 @@ impl Requests {
             let text = "the control plane of this cluster has not answered in time: try again";
             return Err(Failure::new(StatusCode::GATEWAY_TIMEOUT, text));
         };
-        let kubeconfig = answer.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why))?;
+        let kubeconfig =
+            answer.map_err(|why| Failure::because(StatusCode::UNPROCESSABLE_ENTITY, why))?;
         let nothing = json!({
             "metadata": { "resourceVersion": secret.resource_version() },
             "data": { "kubeconfig": null, "returnToken": null },
@@ -141,8 +152,9 @@ impl Requests {
     }
 
     /// Writes the request into its record, and returns that.
-    async fn record(&self, new: &Record) -> Result<Secret, Failure> {
+    async fn record(&self, new: &Record, limits: &Limits) -> Result<Secret, Failure> {
         let name = record_name(&new.cluster_id);
+        let mut is_counted = false;
         for attempt in 0..TRIES {
             // What was seen a moment ago is good enough as long as nothing has changed since, and if
             // something has, the API server says so.
@@ -159,10 +171,19 @@ impl Requests {
                 }
             }
             let recorded = seen.as_ref().and_then(|secret| Record::read(secret).ok());
-            let written = match admit(recorded.as_ref(), new) {
+            let admission = admit(recorded.as_ref(), new);
+            // Only who could have it counts, so that nobody else can keep a cluster out.
+            if !is_counted && admission != Admission::Taken {
+                limits.identity(&new.cluster_id)?;
+                is_counted = true;
+            }
+            let written = match admission {
                 // It may have been given back just now.
                 Admission::Taken if attempt == 0 => continue,
                 Admission::Taken => return Err(taken()),
+                Admission::New if self.seen.index().len() >= MOST_IDENTITIES => {
+                    return Err(no_more());
+                }
                 Admission::New => self.records.create(&params(), &new.to_secret()).await,
                 Admission::Again => {
                     let version = seen.and_then(|secret| secret.resource_version());
@@ -224,7 +245,16 @@ fn taken() -> Failure {
     let error = "this cluster id has an identity here already, which was given to whoever showed \
                  another nonce; if it is lost, delete the Secret identity-<cluster id> in the \
                  namespace liqo-auth of this cluster";
-    Failure(StatusCode::CONFLICT, AuthError::new(error, Refusal::IdentityTaken))
+    Failure::because(StatusCode::CONFLICT, AuthError::new(error, Refusal::IdentityTaken))
+}
+
+fn no_more() -> Failure {
+    warn!("{MOST_IDENTITIES} clusters have an identity here: no other one gets any");
+    let error = format!(
+        "{MOST_IDENTITIES} clusters have an identity here, and no more can: for each that is gone, \
+         delete the Secret identity-<cluster id> in the namespace liqo-auth of this cluster"
+    );
+    Failure::new(StatusCode::INSUFFICIENT_STORAGE, &error)
 }
 
 fn internal(error: &kube::Error) -> Failure {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
@@ -10,16 +10,21 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 #[derive(Clone, Default)]
 pub struct Logs(Arc<Mutex<Vec<u8>>>);
 
-/// From here on everything is kept, down to traces of our own crates.
+/// From here on everything is kept, down to traces of our own crates and of those that read what
+/// callers send.
 pub fn capture() -> Logs {
-    let logs = Logs::default();
-    let filter = EnvFilter::new("debug,tombolo_control=trace,tombolo_runtime=trace,tower=info");
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(false)
-        .with_writer(logs.clone())
-        .init();
-    logs
+    static LOGS: LazyLock<Logs> = LazyLock::new(|| {
+        let logs = Logs::default();
+        let filter = "debug,tombolo_control=trace,tombolo_runtime=trace,axum=trace,hyper=trace,\
+                      tower=info";
+        tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(filter))
+            .with_ansi(false)
+            .with_writer(logs.clone())
+            .init();
+        logs
+    });
+    LOGS.clone()
 }
 
 impl Logs {
@@ -36,6 +41,11 @@ impl Logs {
         let text = self.text();
         assert!(text.contains("handed over an identity"), "this is not the log");
         assert!(!text.contains("eyJhbGciOi"), "a token is in the logs");
+    }
+
+    /// What they take of the memory.
+    pub fn bytes(&self) -> usize {
+        self.0.lock().unwrap().len()
     }
 
     fn text(&self) -> String {

@@ -1,25 +1,34 @@
 //! Two API servers, the auth service and the controllers of both clusters: from a URL to an
 //! identity that can do what it should and nothing else.
 
+mod caller;
 mod certificate;
+mod floods;
 mod forgotten;
 mod generation;
+mod hostile;
 mod logs;
 mod namesake;
 mod parting;
 mod pins;
 mod renewal;
+mod replay;
 mod rights;
 mod service;
 mod side;
 mod slow;
 mod story;
 
+use replay::Lucca;
 use side::Side;
+use tokio::sync::Mutex;
 use tombolo_testbed::{ClusterSpec, Testbed};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_get_identities_and_keep_to_their_rights() {
+    let _alone = ONE_AT_A_TIME.lock().await;
     let logs = logs::capture();
     let cluster = |name| ClusterSpec::new(name).control_plane_only();
     let bed = Testbed::builder("auth").cluster(cluster("rome")).cluster(cluster("milan"));
@@ -36,7 +45,6 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     story::a_cluster_is_known_once_and_never_to_itself(&rome, &milan).await;
     service::an_identity_is_given_once(&milan).await;
     service::it_says_who_it_is_and_what_is_wrong(&milan).await;
-    slow::who_never_ends_a_request_is_not_waited_for(&milan).await;
     certificate::nothing_else_is_signed(&milan).await;
     certificate::a_certificate_is_renewed_in_time(&rome, &milan).await;
     renewal::a_client_in_use_shows_the_next_certificate(&rome, &milan).await;
@@ -56,6 +64,7 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     service::a_given_certificate_is_used_as_soon_as_it_is_there(&rome, &logs).await;
     parting::the_last_to_go_takes_the_namespace_along(&rome, &milan).await;
     certificate::where_nobody_signs_there_is_a_token(&rome, &milan).await;
+    floods::a_cluster_that_is_told_to_come_again_does(&rome, &milan).await;
 
     for side in [&rome, &milan] {
         logs.have_no(&side.token().await);
@@ -65,4 +74,43 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     // The same, in base64.
     logs.have_no("LS0tLS1CRUdJTiBQUklWQVRF");
     logs.have_no_token();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_hostile_callers_do_others_get_their_identities() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let logs = logs::capture();
+    let cluster = ClusterSpec::new("milan").control_plane_only();
+    let bed = Testbed::builder("hostile").cluster(cluster).start().await.expect("an API server");
+    let milan = Side::start(bed.cluster("milan")).await;
+    hostile::is_served(&milan).await;
+
+    hostile::what_is_no_request_gets_an_answer_that_says_so(&milan).await;
+    hostile::what_is_too_large_is_not_read(&milan).await;
+    hostile::what_is_another_protocol_is_not_spoken(&milan).await;
+    hostile::is_served(&milan).await;
+
+    tokio::join!(
+        slow::who_never_ends_a_request_is_not_waited_for(&milan),
+        slow::who_says_nothing_is_not_waited_for(&milan),
+        slow::who_never_listens_is_not_waited_for(&milan),
+    );
+    hostile::is_served(&milan).await;
+
+    let lucca = Lucca::start(&milan).await;
+    replay::a_request_that_is_sent_again_makes_nothing_new(&milan, &lucca).await;
+    replay::a_stolen_id_is_of_no_use(&milan, &lucca).await;
+    floods::tokens_can_not_be_guessed(&milan, &lucca).await;
+    let lucca = lucca.at([127, 0, 0, 10]);
+    replay::an_old_request_gives_nothing_after_the_identity_was_taken_away(&milan, &lucca).await;
+    hostile::is_served(&milan).await;
+
+    floods::two_hundred_clusters_may_come_at_once_from_one_address(&milan).await;
+    floods::an_address_that_comes_too_often_is_told_so(&milan).await;
+    floods::a_cluster_that_comes_too_often_is_told_so(&milan).await;
+    floods::an_address_gets_only_some_of_the_connections(&milan).await;
+    floods::there_are_only_so_many_identities(&milan).await;
+    floods::ten_thousand_invented_clusters_take_no_room(&milan, &logs).await;
+    hostile::is_served(&milan).await;
+    hostile::nothing_of_it_is_told(&milan, &logs).await;
 }

@@ -4,6 +4,7 @@ use std::{net::TcpListener, ops::Deref, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Patch, PatchParams};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -40,6 +41,8 @@ impl Side {
         let base = tombolo_testing::Side::new(cluster).await;
         base.put::<Namespace>("liqo-auth", json!({})).await;
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        // Little fits between the two, as over a real network.
+        set_socket_send_buffer_size(&listener, 16 << 10).expect("a smaller buffer");
         let url = format!("https://{}", listener.local_addr().unwrap());
         let (client, settings, running) =
             (base.client.clone(), base.settings.clone(), Shutdown::new());

@@ -7,6 +7,8 @@ use kube::api::DynamicObject;
 use minijinja::{AutoEscape, Environment, context};
 use tombolo_api::{Cidr, ClusterId, ClusterName};
 
+use super::exposure::Exposure;
+
 /// What differs from cluster to cluster.
 #[derive(Debug, Clone)]
 pub struct Values {
@@ -18,6 +20,8 @@ pub struct Values {
     pub service_cidr: Cidr,
     /// Whether the address service and its clients show each other certificates.
     pub ipam_mtls: bool,
+    /// How other clusters reach the auth service.
+    pub exposure: Exposure,
     /// What the ClusterConfig should say; None leaves it alone.
     pub empty_token: Option<bool>,
 }
@@ -100,6 +104,9 @@ fn render(
             pod_cidr => values.pod_cidr.to_string(),
             service_cidr => values.service_cidr.to_string(),
             ipam_mtls => values.ipam_mtls.to_string(),
+            auth_service_type => values.exposure.service_type.as_str(),
+            auth_ingress => values.exposure.ingress.clone(),
+            auth_url => values.exposure.told(),
             settings,
         })
     });
@@ -144,6 +151,7 @@ mod tests {
             pod_cidr: "10.244.0.0/16".parse().unwrap(),
             service_cidr: "10.96.0.0/16".parse().unwrap(),
             ipam_mtls: false,
+            exposure: Exposure::default(),
             empty_token: Some(true),
         }
     }

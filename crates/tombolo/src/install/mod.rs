@@ -2,6 +2,7 @@
 
 mod apply;
 mod detect;
+mod exposure;
 mod manifests;
 mod ready;
 
@@ -16,6 +17,7 @@ use tombolo_api::{Cidr, ClusterId, ClusterName, names};
 
 use crate::bars::Bars;
 use crate::connection::{Connection, Target};
+use exposure::Exposure;
 use manifests::Values;
 
 pub use apply::{MANAGER, is_missing};
@@ -43,6 +45,8 @@ pub struct Arguments {
     /// Whether other clusters get an identity here without a token
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub empty_token: Option<bool>,
+    #[command(flatten)]
+    pub auth: exposure::Flags,
     /// Whether the address service answers only clients with a certificate of this cluster
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub ipam_mtls: Option<bool>,
@@ -74,6 +78,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
              `tombolo peer NAME` joins one.",
             installed.cluster_name, installed.cluster_id
         );
+        match tombolo_control::auth_url::find(&connection.client).await {
+            Ok(url) => println!("Other clusters are told that it is at {url}."),
+            Err(error) => println!("Other clusters can't be told where it is: {error}."),
+        }
         Ok(())
     })
 }
@@ -100,6 +108,7 @@ pub async fn install(
         bars.share(scope, "applying manifests", done, objects.len());
         apply::apply(client, object).await?;
     }
+    values.exposure.clear(client).await?;
     bars.say(scope, format!("{} objects applied", objects.len()));
     let patience = Duration::from_secs(arguments.timeout);
     ready::wait(client, patience, |what| bars.say(scope, what)).await?;
@@ -206,6 +215,7 @@ async fn values(
         pod_cidr: pods.cidr,
         service_cidr: services.cidr,
         ipam_mtls,
+        exposure: Exposure::decide(&arguments.auth, client).await?,
         // What somebody has set since stays as it is, unless told otherwise.
         empty_token: match (arguments.empty_token, configured) {
             (None, Some(_)) => None,

@@ -130,6 +130,7 @@ async fn install(cluster: &Cluster, bars: &Bars) -> Result<Side> {
         service_cidr: None,
         api_server_url: None,
         empty_token: Some(true),
+        auth: Default::default(),
         ipam_mtls: None,
         image: "localhost/tombolo:dev".into(),
         print: false,

@@ -1,0 +1,208 @@
+//! How other clusters reach the auth service: what was asked for, or else what was chosen before.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::Ingress;
+use kube::api::DeleteParams;
+use kube::{Api, Client};
+use tombolo_api::names::{AUTH_SERVICE, AUTH_URL_ANNOTATION, NAMESPACE};
+use tombolo_core::discovery::{checked_url, is_host_name};
+
+use super::is_missing;
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Flags {
+    /// How the auth service is exposed [default: as it is, or NodePort]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub auth_service_type: Option<ServiceType>,
+    /// Also expose it by an Ingress for this host; "" for none [default: as it is, or none]
+    #[arg(long, value_name = "HOST")]
+    pub auth_ingress: Option<String>,
+    /// Where other clusters reach it; "" to find it out [default: as it is, or found out]
+    #[arg(long, value_name = "URL")]
+    pub auth_url: Option<String>,
+}
+
+/// The type of the auth service's Service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ServiceType {
+    #[default]
+    #[value(name = "NodePort")]
+    NodePort,
+    #[value(name = "LoadBalancer")]
+    LoadBalancer,
+    #[value(name = "ClusterIP")]
+    ClusterIp,
+}
+
+impl ServiceType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NodePort => "NodePort",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::ClusterIp => "ClusterIP",
+        }
+    }
+
+    fn of(service: &Service) -> Option<Self> {
+        let name = service.spec.as_ref()?.type_.as_deref()?;
+        let all = [Self::NodePort, Self::LoadBalancer, Self::ClusterIp];
+        all.into_iter().find(|it| it.as_str() == name)
+    }
+}
+
+/// How the auth service is exposed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exposure {
+    pub service_type: ServiceType,
+    /// The host of the Ingress, if there is to be one.
+    pub ingress: Option<String>,
+    /// The URL that was named.
+    url: Option<String>,
+}
+
+impl Exposure {
+    /// As the flags say, or else as it is in the cluster.
+    pub async fn decide(flags: &Flags, client: &Client) -> Result<Self> {
+        flags.decide(&Self::read(client).await?)
+    }
+
+    /// What other clusters are told, unless it has to be found out.
+    pub fn told(&self) -> Option<String> {
+        self.url.clone().or_else(|| self.ingress.as_ref().map(|host| format!("https://{host}")))
+    }
+
+    /// Takes an Ingress away that is no longer wanted.
+    pub async fn clear(&self, client: &Client) -> Result<()> {
+        if self.ingress.is_some() {
+            return Ok(());
+        }
+        let ingresses: Api<Ingress> = Api::namespaced(client.clone(), NAMESPACE);
+        match ingresses.delete(AUTH_SERVICE, &DeleteParams::default()).await {
+            Err(error) if !is_missing(&error) => {
+                Err(error).context("delete Ingress liqo/liqo-auth")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn read(client: &Client) -> Result<Self> {
+        let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
+        let service =
+            services.get_opt(AUTH_SERVICE).await.context("read Service liqo/liqo-auth")?;
+        let ingresses: Api<Ingress> = Api::namespaced(client.clone(), NAMESPACE);
+        let ingress = ingresses.get_opt(AUTH_SERVICE).await;
+        Ok(Self::of(service.as_ref(), ingress.context("read Ingress liqo/liqo-auth")?.as_ref()))
+    }
+
+    fn of(service: Option<&Service>, ingress: Option<&Ingress>) -> Self {
+        let annotations = service.and_then(|service| service.metadata.annotations.as_ref());
+        let told = annotations.and_then(|all| all.get(AUTH_URL_ANNOTATION)).cloned();
+        let rules = ingress.and_then(|ingress| ingress.spec.as_ref()?.rules.as_ref());
+        let read = Self {
+            service_type: service.and_then(ServiceType::of).unwrap_or_default(),
+            ingress: rules.and_then(|rules| rules.first()?.host.clone()),
+            url: None,
+        };
+        let url = told.filter(|told| read.told().as_ref() != Some(told));
+        Self { url, ..read }
+    }
+}
+
+impl Flags {
+    fn decide(&self, earlier: &Exposure) -> Result<Exposure> {
+        let ingress = match self.auth_ingress.as_deref() {
+            None => earlier.ingress.clone(),
+            Some("") => None,
+            Some(host) => {
+                ensure!(
+                    is_host_name(host),
+                    "--auth-ingress {host:?} is not the name of a host, such as auth.example.com"
+                );
+                Some(host.to_owned())
+            }
+        };
+        let url = match self.auth_url.as_deref() {
+            None => earlier.url.clone(),
+            Some("") => None,
+            Some(url) => Some(checked_url(url).map_err(|why| {
+                anyhow!("--auth-url {url:?}: {why}; it is such as https://auth.example.com:443")
+            })?),
+        };
+        let service_type = self.auth_service_type.unwrap_or(earlier.service_type);
+        let exposure = Exposure { service_type, ingress, url };
+        ensure!(
+            service_type != ServiceType::ClusterIp || exposure.told().is_some(),
+            "nobody outside of this cluster reaches a Service of type ClusterIP: say with \
+             --auth-ingress or --auth-url how they reach the auth service, or take another \
+             --auth-service-type"
+        );
+        Ok(exposure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn flags(kind: Option<ServiceType>, ingress: Option<&str>, url: Option<&str>) -> Flags {
+        let text = |text: Option<&str>| text.map(str::to_owned);
+        Flags { auth_service_type: kind, auth_ingress: text(ingress), auth_url: text(url) }
+    }
+
+    fn found(kind: &str, annotations: Value, host: Option<&str>) -> Exposure {
+        let service: Service = serde_json::from_value(json!({
+            "metadata": { "annotations": annotations }, "spec": { "type": kind },
+        }))
+        .unwrap();
+        let ingress = host.map(|host| json!({ "spec": { "rules": [{ "host": host }] } }));
+        let ingress: Option<Ingress> = ingress.map(|it| serde_json::from_value(it).unwrap());
+        Exposure::of(Some(&service), ingress.as_ref())
+    }
+
+    #[test]
+    fn what_was_chosen_before_stays() {
+        let nothing = flags(None, None, None);
+        assert_eq!(nothing.decide(&Exposure::default()).unwrap(), Exposure::default());
+        assert_eq!(Exposure::of(None, None), Exposure::default());
+        let host = json!({ AUTH_URL_ANNOTATION: "https://rome.example.com" });
+        let named = json!({ AUTH_URL_ANNOTATION: "https://other.example.com:8443" });
+        for earlier in [
+            found("LoadBalancer", json!({}), None),
+            found("ClusterIP", host.clone(), Some("rome.example.com")),
+            found("NodePort", named.clone(), Some("rome.example.com")),
+        ] {
+            assert_eq!(nothing.decide(&earlier).unwrap(), earlier);
+        }
+        // A URL that was only that of the Ingress goes with it.
+        let ingress = found("NodePort", host, Some("rome.example.com"));
+        assert_eq!(ingress.url, None);
+        let none = flags(None, Some(""), None).decide(&ingress).unwrap();
+        assert_eq!((none.told(), none.ingress), (None, None));
+        let moved = flags(None, Some("milan.example.com"), None).decide(&ingress).unwrap();
+        assert_eq!(moved.told().as_deref(), Some("https://milan.example.com"));
+        // One that somebody has named stays.
+        let named = found("NodePort", named, Some("rome.example.com"));
+        let none = flags(None, Some(""), None).decide(&named).unwrap();
+        assert_eq!(none.told().as_deref(), Some("https://other.example.com:8443"));
+        let back = flags(None, None, Some("")).decide(&named).unwrap();
+        assert_eq!(back.told().as_deref(), Some("https://rome.example.com"));
+    }
+
+    #[test]
+    fn what_can_not_work_is_refused_by_the_name_of_its_flag() {
+        use ServiceType::ClusterIp;
+        let complaint = |flags: Flags| flags.decide(&Exposure::default()).unwrap_err().to_string();
+        assert!(complaint(flags(None, Some("192.0.2.1"), None)).starts_with("--auth-ingress"));
+        assert!(complaint(flags(None, None, Some("http://rome"))).starts_with("--auth-url"));
+        let alone = complaint(flags(Some(ClusterIp), None, None));
+        assert!(alone.contains("--auth-ingress or --auth-url"), "{alone}");
+        assert!(
+            flags(Some(ClusterIp), None, Some("https://rome")).decide(&Exposure::default()).is_ok()
+        );
+        let named = flags(None, None, Some("")).decide(&found("ClusterIP", json!({}), None));
+        assert!(named.is_err());
+    }
+}

@@ -5,6 +5,7 @@ mod address;
 mod announcement;
 mod entry;
 mod listed;
+mod records;
 mod search;
 
 pub use address::address;
@@ -15,4 +16,5 @@ pub use entry::{
     peered, seen, senior,
 };
 pub use listed::{Listed, NotListed, is_found_in, is_introduced, listed, superseded};
+pub use records::{Service, names, record_of};
 pub use search::{Failure, Found, MOST_LISTED, Search, next_search};

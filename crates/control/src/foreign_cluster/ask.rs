@@ -7,7 +7,7 @@ use tombolo_api::{
     ClusterIdentity,
     auth::{Confidential, IdentityRequest, IdentityResponse},
 };
-use tombolo_core::identity::Subject;
+use tombolo_core::identity::{Subject, is_generation};
 use tracing::debug;
 
 use super::{
@@ -42,6 +42,7 @@ impl Asking<'_> {
         if let Err(Failure::Refused { error, .. }) = &answer
             && let Some(generation) = &error.generation
             && stored.generation.as_ref() != Some(generation)
+            && is_generation(generation)
         {
             stored.generation = Some(generation.clone());
             answer = self.certificate(request, stored, &key).await?;

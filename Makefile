@@ -36,13 +36,18 @@ playground: $(STATIC) ## Start two real clusters on this machine, and say how to
 	$(AS_ROOT) $(STATIC) playground up
 
 .PHONY: test
-test: lint test-unit prepare test-control-plane test-clusters ## Lint, then all tests: pure, on control planes, on whole clusters
+test: lint test-unit fuzz prepare test-control-plane test-clusters ## Lint, then all tests: pure, fuzzed, on control planes, on whole clusters
 
 .PHONY: test-unit
 test-unit: toolchain ## Unit and property tests: no root, no clusters
 	$(call say,Unit and property tests)
 	cargo test $(ALL) --lib --bins
 	cargo test $(ALL) --doc
+
+.PHONY: fuzz
+fuzz: toolchain ## What comes from outside, at random, for a minute in all; FUZZ_SECONDS=600 for longer
+	$(call say,Fuzz targets)
+	TOMBOLO_CACHE='$(CACHE)' scripts/fuzz
 
 .PHONY: test-control-plane
 test-control-plane: prepare ## Tests against a real API server and etcd
@@ -64,9 +69,12 @@ lint: $(CARGO_DENY) programs ## Format, clippy, licences and duplicates, generat
 	$(call say,Lint)
 	cargo fmt --all --check
 	cargo clippy $(ALL) --all-targets -- --deny warnings
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	TOMBOLO_CACHE='$(CACHE)' scripts/fuzz --lint
 	scripts/dependency-direction
 	target/debug/examples/crds --check crates/api/crds
 	$(CARGO_DENY) --log-level error check --hide-inclusion-graph bans licenses sources
+	$(CARGO_DENY) --log-level error --manifest-path fuzz/Cargo.toml check --hide-inclusion-graph bans licenses sources
 	scripts/advisories $(CARGO_DENY)
 
 .PHONY: bench

@@ -104,7 +104,8 @@ macro_rules! label {
 label!(ClusterId, "id", schema::cluster_id);
 label!(ClusterName, "name", schema::cluster_name);
 
-fn is_dns_label(text: &str, max: usize) -> bool {
+/// Whether a text is a DNS label, as most names in Kubernetes are, of at most `max` characters.
+pub fn is_dns_label(text: &str, max: usize) -> bool {
     let inside = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
     (1..=max).contains(&text.len())
         && text.bytes().all(|b| inside(&b))

@@ -23,7 +23,7 @@ mod reference;
 mod schema;
 
 pub use cidr::{Cidr, NatCidr, NotACidr};
-pub use cluster::{ClusterId, ClusterIdentity, ClusterName, NotALabel};
+pub use cluster::{ClusterId, ClusterIdentity, ClusterName, NotALabel, is_dns_label};
 pub use crd::crds;
 pub use fingerprint::{Fingerprint, NotAFingerprint};
 pub use reference::Reference;

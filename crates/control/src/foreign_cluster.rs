@@ -49,6 +49,9 @@ const MANAGER: &str = "liqo-control/foreign_cluster";
 /// A refusal may be over when somebody over there has changed something.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
+/// Another cluster may give what has ended before it begins: no reason to never rest.
+const SHORTEST: Duration = Duration::from_secs(5);
+
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
@@ -168,7 +171,8 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
                 .await?;
             measure(entry, reached.met);
             let left = reached.renew_at.duration_since(Timestamp::now());
-            Ok(Again::After(left.try_into().unwrap_or_default()))
+            let left: Duration = left.try_into().unwrap_or_default();
+            Ok(Again::After(left.max(SHORTEST)))
         }
         Err(Error::Setback(setback)) => {
             report(state, entry, setback.status, None, setback.reason, &setback.message).await?;

@@ -31,11 +31,14 @@ pub fn now_is(
         type_: type_.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: message.to_owned(),
+        message: message[..message.floor_char_boundary(MOST_BYTES)].to_owned(),
         last_transition_time: since,
         observed_generation: None,
     }
 }
+
+/// Kubernetes takes no longer message, and some hold what another cluster says.
+const MOST_BYTES: usize = 32 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -53,5 +56,12 @@ mod tests {
         assert_eq!(down.last_transition_time, Time(later));
         assert!(is_true(&[up], "APIServer"));
         assert!(!is_true(&[down], "APIServer"));
+    }
+
+    #[test]
+    fn a_message_is_no_longer_than_kubernetes_takes() {
+        let long = "é".repeat(20_000) + "e";
+        let said = now_is(&[], "APIServer", false, "Silent", &long, Timestamp::UNIX_EPOCH);
+        assert_eq!(said.message, "é".repeat(16 * 1024));
     }
 }

@@ -10,6 +10,7 @@ mod listed;
 mod neighbours;
 mod pin;
 mod reach;
+mod records;
 mod search;
 mod sighting;
 
@@ -26,5 +27,6 @@ pub use listed::{Listed, NotListed, is_found_in, is_introduced, listed, supersed
 pub use neighbours::{ANSWER, Neighbour, Neighbours, News};
 pub use pin::PinnedBy;
 pub use reach::best_address;
+pub use records::{Service, names, record_of};
 pub use search::{Failure, Found, MOST_LISTED, Search, next_search};
 pub use sighting::{Here, Sighting, entry_seen, seen};

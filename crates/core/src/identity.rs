@@ -6,6 +6,7 @@ mod lifetime;
 mod nonce;
 mod record;
 mod rights;
+mod signing_request;
 mod subject;
 mod tenant;
 mod token;
@@ -16,7 +17,8 @@ pub use lifetime::Lifetime;
 pub use nonce::{hash, nonce};
 pub use record::{NotARecord, Record, record_name, return_token_name};
 pub use rights::{Stage, rules, stage};
-pub use subject::{NotASubject, ORGANISATION, Subject};
+pub use signing_request::{Unacceptable, requested};
+pub use subject::{NotASubject, ORGANISATION, Subject, is_generation};
 pub use tenant::{Users, tenant_namespace};
 pub use token::{NotAToken, TokenClaims};
 

@@ -16,6 +16,9 @@ impl std::fmt::Debug for Events {
     }
 }
 
+/// Kubernetes takes no longer note.
+const MOST_BYTES: usize = 1023;
+
 impl Events {
     /// As this component, such as `liqo-control`.
     pub fn new(client: Client, component: &str) -> Self {
@@ -47,7 +50,7 @@ impl Events {
         let event = Event {
             type_,
             reason: reason.to_owned(),
-            note: Some(note.to_owned()),
+            note: Some(note[..note.floor_char_boundary(MOST_BYTES)].to_owned()),
             action: reason.to_owned(),
             secondary: None,
         };

@@ -3,6 +3,7 @@
 //! product. What it can't do it says by a panic.
 
 mod definitions;
+mod dns_server;
 mod identity;
 mod objects;
 mod settings;
@@ -10,6 +11,7 @@ mod side;
 mod watches;
 
 pub use definitions::define;
+pub use dns_server::DnsServer;
 pub use identity::condition;
 pub use objects::{Global, Namespaced, Object, put};
 pub use settings::settings;

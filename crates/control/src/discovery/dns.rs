@@ -1,10 +1,6 @@
 //! Asks DNS which clusters a domain lists: PTR, then for each name SRV and TXT, then A and AAAA.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use futures::{StreamExt, stream};
 use hickory_resolver::{
@@ -13,11 +9,13 @@ use hickory_resolver::{
     net::{DnsError, NetError, NoRecords, runtime::TokioRuntimeProvider},
     proto::{
         op::ResponseCode,
-        rr::{Name, RData, Record, RecordType},
+        rr::{Name, Record, RecordType},
     },
     system_conf::read_system_conf,
 };
-use tombolo_core::discovery::{Failure, Found, Listed, MOST_LISTED, NotListed, Search};
+use tombolo_core::discovery::{
+    Failure, Found, Listed, MOST_LISTED, NotListed, Search, Service, names, record_of,
+};
 
 /// Names that are looked up at the same time.
 const AT_ONCE: usize = 16;
@@ -76,12 +74,7 @@ async fn clusters(resolver: &TokioResolver, domain: &str) -> Result<Found, Failu
     let mut name = Name::from_ascii(domain).map_err(|_| Failure::NoSuchDomain)?;
     name.set_fqdn(true);
     let listed = lookup(resolver, name, RecordType::PTR).await.map_err(|error| failure(&error))?;
-    let mut names = BTreeMap::new();
-    for record in listed {
-        if let RData::PTR(target) = record.data {
-            names.insert(target.0.to_lowercase().to_ascii(), (target.0, record.ttl));
-        }
-    }
+    let names = names(listed);
     let left_out = names.keys().skip(MOST_LISTED).map(|name| NotListed {
         record: name.clone(),
         what: format!("is left out: only the first {MOST_LISTED} of a domain are used"),
@@ -100,8 +93,7 @@ async fn clusters(resolver: &TokioResolver, domain: &str) -> Result<Found, Failu
 }
 
 async fn cluster(resolver: &TokioResolver, name: Name, ttl: u32) -> Result<Listed, NotListed> {
-    let record = name.to_lowercase().to_ascii();
-    let no = |what: String| NotListed { record: record.clone(), what };
+    let no = |what: String| NotListed { record: record_of(&name), what };
     let ask = async |name: &Name, kind| {
         let answer = lookup(resolver, name.clone(), kind).await;
         answer.or_else(|error| match failure(&error) {
@@ -113,37 +105,16 @@ async fn cluster(resolver: &TokioResolver, name: Name, ttl: u32) -> Result<Liste
         })
     };
     let (services, texts) = tokio::join!(ask(&name, RecordType::SRV), ask(&name, RecordType::TXT));
-    let (services, texts) = (services?, texts?);
-    let services = services.iter().filter_map(|record| match &record.data {
-        RData::SRV(service) => Some((service, record.ttl)),
-        _ => None,
-    });
-    let best = services.min_by_key(|(service, _)| (service.priority, u16::MAX - service.weight));
-    let Some((service, service_ttl)) = best else {
-        return Err(no("has no SRV record".to_owned()));
-    };
-    let mut ttl = texts.iter().map(|text| text.ttl).chain([ttl, service_ttl]).min().unwrap_or(ttl);
-    let properties = texts.iter().flat_map(properties).collect();
-    let (host, port) = (service.target.to_ascii(), service.port);
-    Listed::read(&record, &host, port, &properties, ttl)?;
+    let service = Service::read(&name, ttl, &services?, &texts?)?;
 
     let target = &service.target;
     let (four, six) = tokio::join!(ask(target, RecordType::A), ask(target, RecordType::AAAA));
     // One family is enough.
-    let (four, six) = match (four, six) {
+    let addresses = match (four, six) {
         (Err(error), Err(_)) => return Err(error),
-        (four, six) => (four.unwrap_or_default(), six.unwrap_or_default()),
+        (four, six) => [four.unwrap_or_default(), six.unwrap_or_default()].concat(),
     };
-    let addresses: Vec<(IpAddr, u32)> = four
-        .iter()
-        .chain(&six)
-        .filter_map(|record| Some((record.data.ip_addr()?, record.ttl)))
-        .collect();
-    if addresses.is_empty() {
-        return Err(no(format!("has its service at {host}, which has neither A nor AAAA record")));
-    }
-    ttl = addresses.iter().map(|(_, ttl)| *ttl).chain([ttl]).min().unwrap_or(ttl);
-    Listed::read(&record, &host, port, &properties, ttl)
+    service.at(&addresses)
 }
 
 /// What is there of that kind: nothing is an answer, too.
@@ -160,16 +131,6 @@ async fn lookup(
         }))) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
-}
-
-/// The `key=value` strings of a TXT record; what is no text is not among them.
-fn properties(record: &Record) -> Vec<(String, String)> {
-    let RData::TXT(text) = &record.data else { return Vec::new() };
-    let pairs = text.txt_data.iter().filter_map(|bytes| std::str::from_utf8(bytes).ok());
-    pairs
-        .filter_map(|pair| pair.split_once('='))
-        .map(|(key, value)| (key.to_ascii_lowercase(), value.to_owned()))
-        .collect()
 }
 
 fn failure(error: &NetError) -> Failure {

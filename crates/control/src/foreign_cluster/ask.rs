@@ -14,7 +14,9 @@ use tombolo_api::{
     discovery::{AuthStatus, ForeignCluster, TenantNamespace},
     names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, NAMESPACE},
 };
-use tombolo_core::identity::{Access, Credentials, Incomplete, Subject, nonce, return_token_name};
+use tombolo_core::identity::{
+    Access, Credentials, Incomplete, Subject, is_generation, nonce, return_token_name,
+};
 use tombolo_runtime::metrics::Met;
 use tracing::{debug, info};
 
@@ -142,14 +144,14 @@ impl Asking<'_> {
         request: &IdentityRequest,
         stored: &mut Stored,
     ) -> Result<Result<IdentityResponse, Failure>, Error> {
-        let current = self.met.generation.clone().unwrap_or_else(|| FIRST_GENERATION.to_owned());
+        let told = self.met.generation.clone().filter(|told| is_generation(told));
+        let current = told.unwrap_or_else(|| FIRST_GENERATION.to_owned());
         let mut generation = stored.generation.clone().unwrap_or(current);
         let mut answer = self.certificate(request, &generation).await?;
         for _ in 1..GENERATIONS {
             let Err(Failure::Refused { error, .. }) = &answer else { break };
-            let Some(right) = error.generation.clone().filter(|right| *right != generation) else {
-                break;
-            };
+            let is_other = |right: &String| *right != generation && is_generation(right);
+            let Some(right) = error.generation.clone().filter(is_other) else { break };
             generation = right;
             answer = self.certificate(request, &generation).await?;
         }

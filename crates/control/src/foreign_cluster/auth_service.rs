@@ -32,6 +32,8 @@ const CONNECTING: Duration = Duration::from_secs(5);
 /// The other side waits ten seconds for its control plane.
 const ANSWERING: Duration = Duration::from_secs(15);
 const MOST_BYTES: usize = 1 << 20;
+/// Of what it says when it refuses, this much goes into the status and the log.
+const MOST_SAID: usize = 1024;
 
 /// An auth service at a URL, with the connection over which it was asked last.
 #[derive(Debug)]
@@ -239,8 +241,11 @@ async fn send(
 }
 
 fn refused(what: String, status: StatusCode, body: &[u8]) -> Failure {
-    match serde_json::from_slice(body) {
-        Ok(error) => Failure::Refused { what, status, error },
+    match serde_json::from_slice::<AuthError>(body) {
+        Ok(mut error) => {
+            error.error.truncate(error.error.floor_char_boundary(MOST_SAID));
+            Failure::Refused { what, status, error }
+        }
         Err(_) => Failure::NotUnderstood { what, why: format!("the answer is {status}") },
     }
 }

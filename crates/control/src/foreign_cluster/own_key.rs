@@ -36,32 +36,25 @@ pub(super) fn signing_request(key: &Confidential, subject: &Subject) -> Result<S
 
 /// How long a certificate counts, in base64 of PEM.
 pub(super) fn lifetime(certificate: &str) -> Result<Lifetime, BadCertificate> {
-    with(certificate, |certificate| {
-        let validity = certificate.validity();
-        Lifetime::of_seconds(validity.not_before.timestamp(), validity.not_after.timestamp())
-            .ok_or(BadCertificate("the certificate has no end"))
-    })
+    let life = Lifetime::of_certificate(&der(certificate)?);
+    life.ok_or(BadCertificate("this is no certificate with an end"))
 }
 
 /// Whether a certificate is for this key.
 pub(super) fn fits(certificate: &str, key: &Confidential) -> Result<(), BadCertificate> {
     let other = BadCertificate("the certificate is for another key");
     let key = KeyPair::from_pem(key.reveal()).map_err(|_| other)?;
-    with(certificate, |certificate| {
-        let same = certificate.public_key().raw == key.subject_public_key_info();
-        if same { Ok(()) } else { Err(other) }
-    })
+    let der = der(certificate)?;
+    let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| NO_CERTIFICATE)?;
+    let same = certificate.public_key().raw == key.subject_public_key_info();
+    if same { Ok(()) } else { Err(other) }
 }
 
-fn with<T>(
-    certificate: &str,
-    read: impl FnOnce(&X509Certificate<'_>) -> Result<T, BadCertificate>,
-) -> Result<T, BadCertificate> {
-    let bad = BadCertificate("this is no certificate");
-    let pem = base64::from_standard(certificate).ok_or(bad)?;
-    let der = CertificateDer::from_pem_slice(&pem).map_err(|_| bad)?;
-    let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| bad)?;
-    read(&certificate)
+const NO_CERTIFICATE: BadCertificate = BadCertificate("this is no certificate");
+
+fn der(certificate: &str) -> Result<CertificateDer<'static>, BadCertificate> {
+    let pem = base64::from_standard(certificate).ok_or(NO_CERTIFICATE)?;
+    CertificateDer::from_pem_slice(&pem).map_err(|_| NO_CERTIFICATE)
 }
 
 #[cfg(test)]

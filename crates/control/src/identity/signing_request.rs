@@ -1,81 +1,21 @@
-//! What other clusters ask to have signed, checked to the last bit: who approves a certificate for
-//! the wrong name has given away the cluster.
+//! What other clusters ask to have signed, and whether they have the key to it.
 
 use rcgen::CertificateSigningRequestParams;
-use tombolo_core::identity::{ORGANISATION, Subject};
-use x509_parser::{
-    certification_request::X509CertificationRequest,
-    oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME},
-    pem::parse_x509_pem,
-    prelude::FromDer,
-    public_key::PublicKey,
-    x509::X509Name,
-};
+use tombolo_core::identity::{Subject, Unacceptable, requested};
 
-/// A signing request that nobody signs here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the signing request can't be taken: {0}")]
-pub(crate) struct Unacceptable(&'static str);
-
-/// Whom the request is for, if there is nothing wrong with it: one certificate, signed with its own
-/// key, for a [`Subject`] and nothing else.
+/// Whom the request is for, if there is nothing wrong with it.
 pub(super) fn check(pem: &str) -> Result<Subject, Unacceptable> {
-    let (rest, block) = parse_x509_pem(pem.as_bytes()).map_err(|_| Unacceptable("no PEM"))?;
-    if block.label != "CERTIFICATE REQUEST" || !rest.trim_ascii().is_empty() {
-        return Err(Unacceptable("not one CERTIFICATE REQUEST and nothing else"));
-    }
-    let (rest, request) = X509CertificationRequest::from_der(&block.contents)
-        .map_err(|_| Unacceptable("no signing request"))?;
-    if !rest.is_empty() {
-        return Err(Unacceptable("something follows it"));
-    }
-    let der = block.contents.as_slice().into();
-    CertificateSigningRequestParams::from_der(&der)
-        .map_err(|_| Unacceptable("the signature is not by its key"))?;
-    let info = &request.certification_request_info;
-    if !info.attributes().is_empty() {
-        return Err(Unacceptable("it asks for other names or extensions"));
-    }
-    if !is_sane(&info.subject_pki.parsed().map_err(|_| Unacceptable("no key"))?) {
-        return Err(Unacceptable("the key is neither P-256, P-384 nor RSA of at least 2048 bits"));
-    }
-    named(&info.subject).ok_or(Unacceptable("it is not for O=liqo.io, CN=liqo:<id>:<generation>"))
-}
-
-fn is_sane(key: &PublicKey<'_>) -> bool {
-    match key {
-        PublicKey::EC(point) => [256, 384].contains(&point.key_size()),
-        PublicKey::RSA(key) => (2048..=8192).contains(&key.key_size()),
-        _ => false,
-    }
-}
-
-fn named(name: &X509Name<'_>) -> Option<Subject> {
-    let (mut common_name, mut organisation) = (None, None);
-    for part in name.iter_rdn() {
-        let mut attributes = part.iter();
-        let (Some(attribute), None) = (attributes.next(), attributes.next()) else { return None };
-        let value = attribute.as_str().ok()?;
-        let kind = attribute.attr_type();
-        let before = if *kind == OID_X509_COMMON_NAME {
-            common_name.replace(value)
-        } else if *kind == OID_X509_ORGANIZATION_NAME {
-            organisation.replace(value)
-        } else {
-            return None;
-        };
-        if before.is_some() {
-            return None;
-        }
-    }
-    (organisation? == ORGANISATION).then_some(())?;
-    common_name?.parse().ok()
+    requested(pem, |der| CertificateSigningRequestParams::from_der(&der.into()).is_ok())
 }
 
 #[cfg(test)]
 mod tests {
     use rcgen::{
         CertificateParams, DnType, KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, SanType,
+    };
+
+    use x509_parser::{
+        certification_request::X509CertificationRequest, pem::parse_x509_pem, prelude::FromDer,
     };
 
     use super::*;

@@ -3,7 +3,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod dns_server;
+
+use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -14,10 +15,9 @@ use tombolo_api::{
 };
 use tombolo_control::discovery::Servers;
 use tombolo_testbed::{ClusterSpec, Testbed, answer_to};
-use tombolo_testing::Side;
+use tombolo_testing::{DnsServer, Side};
 
 use common::Running;
-use dns_server::DnsServer;
 
 const DOMAIN: &str = "company";
 
@@ -74,7 +74,7 @@ async fn a_domain_is_followed() {
     let cluster = bed.cluster("rome");
     let mut rome = Side::new(cluster).await;
     rome.settings.host_ip = cluster.node(1).address().into();
-    let mut dns = DnsServer::new(cluster.node(1).network_namespace());
+    let mut dns = DnsServer::new(cluster.node(1).network_namespace(), Ipv4Addr::LOCALHOST);
 
     found(&rome, &mut dns).await;
 }
@@ -85,7 +85,7 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
     dns.serve(2, TWO);
     let spec = json!({ "domain": "clusters.example.com.", "autojoin": true });
     rome.put::<SearchDomain>(DOMAIN, json!({ "spec": spec })).await;
-    let running = Running::start(rome, Servers::At(DnsServer::address()));
+    let running = Running::start(rome, Servers::At(dns.address()));
 
     let milan = rome.until::<ForeignCluster>("milan", |_| true).await;
     assert_eq!(milan.spec.auth_url, "https://auth.campus-1.example.com:443");

@@ -1,6 +1,6 @@
 //! The clusters that a DNS domain lists: how one is read, and what becomes of it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -60,7 +60,10 @@ impl Listed {
         if host.is_empty() || port == 0 {
             return Err(no("says in its SRV record that there is no such service".to_owned()));
         }
-        if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+        let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+            || is_number && host.parse::<Ipv4Addr>().is_err()
+        {
             return Err(no("has an SRV record with a target that is no host name".to_owned()));
         }
         let invalid = |key: &str| no(format!("has a TXT record with an invalid {key}"));

@@ -1,8 +1,9 @@
 //! The kubeconfig by which an identity is handed over. Of one that came from elsewhere only the
 //! few fields here are taken: a kubeconfig can name programs to run and files to read.
 
+use http::{Uri, uri::Scheme};
 use serde_json::{Value, json};
-use tombolo_api::{ClusterName, auth::Confidential};
+use tombolo_api::{ClusterName, auth::Confidential, is_dns_label};
 
 /// What it takes to use an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,8 +83,12 @@ impl Access {
             text.filter(|text| !text.is_empty()).ok_or(Incomplete(what))
         };
         let server = text("/clusters/0/cluster/server", "server")?;
-        if !server.starts_with("https://") {
+        if !is_https(&server) {
             return Err(Incomplete("https server"));
+        }
+        let namespace = text("/contexts/0/context/namespace", "namespace")?;
+        if !is_dns_label(&namespace, NAMESPACE_MAX) {
+            return Err(Incomplete("valid namespace"));
         }
         let credentials = match text("/users/0/user/client-certificate-data", "certificate") {
             Ok(certificate) => {
@@ -98,11 +103,25 @@ impl Access {
         Ok(Self {
             server,
             ca: text("/clusters/0/cluster/certificate-authority-data", "").ok(),
-            namespace: text("/contexts/0/context/namespace", "namespace")?,
+            namespace,
             credentials,
         })
     }
 }
+
+/// Whether a URL has a host, with or without a port, and nobody's name before it.
+fn is_https(url: &str) -> bool {
+    let Ok(url) = url.parse::<Uri>() else { return false };
+    let (Some(host), Some(authority)) = (url.host(), url.authority()) else { return false };
+    let expected = match url.port_u16() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    };
+    url.scheme() == Some(&Scheme::HTTPS) && !host.is_empty() && authority.as_str() == expected
+}
+
+/// The longest that the name of a namespace can be.
+const NAMESPACE_MAX: usize = 63;
 
 #[cfg(test)]
 mod tests {
@@ -164,7 +183,11 @@ mod tests {
             *kubeconfig.pointer_mut(pointer).unwrap() = Value::Null;
             assert_eq!(Access::read(&kubeconfig), Err(Incomplete(what)));
         }
-        let plain = Access { server: "http://10.0.0.5".to_owned(), ..access() };
-        assert_eq!(Access::read(&value(&plain)), Err(Incomplete("https server")));
+        for server in ["http://10.0.0.5", "https://", "https://a b", "https://a:b", "https://a@b"] {
+            let wrong = Access { server: server.to_owned(), ..access() };
+            assert_eq!(Access::read(&value(&wrong)), Err(Incomplete("https server")), "{server}");
+        }
+        let wrong = Access { namespace: "../secrets".to_owned(), ..access() };
+        assert_eq!(Access::read(&value(&wrong)), Err(Incomplete("valid namespace")));
     }
 }

@@ -1,6 +1,7 @@
 //! How long a token or a certificate counts, and when to get the next one.
 
 use jiff::Timestamp;
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
 /// The life of a token or a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +13,18 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// By seconds since 1970, if there are such times.
+    /// By seconds since 1970, if there are such times, in this order.
     pub fn of_seconds(issued: i64, expires: i64) -> Option<Self> {
         let at = |seconds| Timestamp::from_second(seconds).ok();
-        Some(Self { issued: at(issued)?, expires: at(expires)? })
+        let life = Self { issued: at(issued)?, expires: at(expires)? };
+        (life.issued <= life.expires).then_some(life)
+    }
+
+    /// Of a certificate, in DER, if it is one.
+    pub fn of_certificate(der: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let validity = certificate.validity();
+        Self::of_seconds(validity.not_before.timestamp(), validity.not_after.timestamp())
     }
 
     /// When to get a new one: after two thirds of its life.
@@ -40,5 +49,7 @@ mod tests {
     fn times_that_do_not_exist_are_refused() {
         assert_eq!(Lifetime::of_seconds(0, i64::MAX), None);
         assert_eq!(Lifetime::of_seconds(i64::MIN, 0), None);
+        assert_eq!(Lifetime::of_seconds(1, 0), None);
+        assert_eq!(Lifetime::of_certificate(b"none"), None);
     }
 }

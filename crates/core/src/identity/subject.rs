@@ -40,13 +40,18 @@ impl FromStr for Subject {
         else {
             return Err(NotASubject);
         };
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        if generation.is_empty() || generation.len() > 63 || !generation.chars().all(plain) {
+        if !is_generation(generation) {
             return Err(NotASubject);
         }
         let cluster_id = id.parse().map_err(|_| NotASubject)?;
         Ok(Self { cluster_id, generation: generation.to_owned() })
     }
+}
+
+/// Whether a text can be the generation of an identity.
+pub fn is_generation(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    (1..=63).contains(&text.len()) && text.chars().all(plain)
 }
 
 #[cfg(test)]

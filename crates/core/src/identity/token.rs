@@ -29,6 +29,10 @@ struct Claims {
 impl TokenClaims {
     /// Reads a token. `base64` decodes the URL-safe form without padding.
     pub fn read(token: &str, base64: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self, NotAToken> {
+        // It is to be shown in a header.
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(NotAToken);
+        }
         let payload = token.split('.').nth(1).and_then(base64).ok_or(NotAToken)?;
         let claims: Claims = serde_json::from_slice(&payload).map_err(|_| NotAToken)?;
         let account = claims.sub.rsplit(':').next().unwrap_or_default().to_owned();
@@ -58,5 +62,8 @@ mod tests {
             assert_eq!(TokenClaims::read(text, plain), Err(NotAToken), "{text:?}");
         }
         assert_eq!(TokenClaims::read("a.b.c", |_| None), Err(NotAToken));
+        let claims = |_: &str| Some(br#"{"iat":1,"exp":2,"sub":"a"}"#.to_vec());
+        assert!(TokenClaims::read("a.b.c", claims).is_ok());
+        assert_eq!(TokenClaims::read("a.b.c\r\nHost: d", claims), Err(NotAToken));
     }
 }

@@ -186,7 +186,8 @@ fn what_is_wrong_is_said() {
     for (host, port, said, what) in [
         (".", 443, none.clone(), "no such service"),
         ("auth.example.com.", 0, none.clone(), "no such service"),
-        ("a\\032b.example.com.", 443, none, "no host name"),
+        ("a\\032b.example.com.", 443, none.clone(), "no host name"),
+        ("192.0.2.", 443, none, "no host name"),
         ("auth.example.com.", 443, properties(&[("id", "Not An Id")]), "invalid id"),
         ("auth.example.com.", 443, properties(&[("name", "\u{fffd}")]), "invalid name"),
         ("auth.example.com.", 443, properties(&[("fingerprint", "12")]), "invalid fingerprint"),

@@ -30,25 +30,27 @@ const PACKAGES: [&str; 14] = [
 ];
 
 /// A server for the zone example.com. It ends with this.
+#[derive(Debug)]
 pub struct DnsServer {
     programs: PathBuf,
     namespace: String,
+    address: Ipv4Addr,
     dir: PathBuf,
     process: Option<Child>,
 }
 
 impl DnsServer {
-    /// One that does not run yet, in this network namespace.
-    pub fn new(namespace: String) -> Self {
+    /// One that does not run yet, in this network namespace, at an address that is there.
+    pub fn new(namespace: String, address: Ipv4Addr) -> Self {
         let programs = unpack_packages("knot", "1", &PACKAGES).expect("Debian has it");
         let dir = std::env::temp_dir().join(format!("tombolo-knot-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a directory");
-        Self { programs, namespace, dir, process: None }
+        Self { programs, namespace, address, dir, process: None }
     }
 
     /// Where it answers.
-    pub fn address() -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, PORT).into()
+    pub fn address(&self) -> SocketAddr {
+        (self.address, PORT).into()
     }
 
     /// Serves these records from now on.
@@ -56,7 +58,8 @@ impl DnsServer {
         self.stop();
         let zone = format!(
             "$ORIGIN example.com.\n$TTL {ttl}\n@ SOA ns hostmaster 1 60 60 60 1\n@ NS ns\n\
-             ns A 127.0.0.1\n{records}\n"
+             ns A {}\n{records}\n",
+            self.address
         );
         fs::write(self.dir.join("zone"), zone).expect("a zone");
         self.start();
@@ -85,7 +88,7 @@ impl DnsServer {
              log:\n  - target: stderr\n    any: info\n\
              zone:\n  - domain: example.com\n    storage: \"{dir}\"\n    file: zone\n    \
              zonefile-load: whole\n    journal-content: none\n",
-            Ipv4Addr::LOCALHOST
+            self.address
         );
         let path = self.dir.join("knot.conf");
         fs::write(&path, config).expect("a configuration");

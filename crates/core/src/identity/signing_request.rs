@@ -1,0 +1,113 @@
+//! What other clusters ask to have signed, checked to the last bit: who approves a certificate for
+//! the wrong name has given away the cluster.
+
+use x509_parser::{
+    certification_request::X509CertificationRequest,
+    oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME},
+    pem::parse_x509_pem,
+    prelude::FromDer,
+    public_key::PublicKey,
+    x509::X509Name,
+};
+
+use super::{ORGANISATION, Subject};
+
+/// A signing request that nobody signs here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the signing request can't be taken: {0}")]
+pub struct Unacceptable(&'static str);
+
+const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+const END: &str = "-----END CERTIFICATE REQUEST-----";
+
+/// Whom the request is for, if there is nothing wrong with it: one certificate, signed with its own
+/// key, for a [`Subject`] and nothing else. `is_signed` says whether the signature of a request in
+/// DER is by the key that is in it.
+pub fn requested(
+    pem: &str,
+    is_signed: impl FnOnce(&[u8]) -> bool,
+) -> Result<Subject, Unacceptable> {
+    let framed = pem.trim().strip_prefix(BEGIN).and_then(|text| text.strip_suffix(END));
+    if framed.is_none_or(|text| text.contains('-') || !text.starts_with(['\r', '\n'])) {
+        return Err(Unacceptable("not one CERTIFICATE REQUEST in PEM and nothing else"));
+    }
+    let (_, block) = parse_x509_pem(pem.as_bytes()).map_err(|_| Unacceptable("no PEM"))?;
+    let (rest, request) = X509CertificationRequest::from_der(&block.contents)
+        .map_err(|_| Unacceptable("no signing request"))?;
+    if !rest.is_empty() {
+        return Err(Unacceptable("something follows it"));
+    }
+    if !is_signed(&block.contents) {
+        return Err(Unacceptable("the signature is not by its key"));
+    }
+    let info = &request.certification_request_info;
+    if !info.attributes().is_empty() {
+        return Err(Unacceptable("it asks for other names or extensions"));
+    }
+    if !is_sane(&info.subject_pki.parsed().map_err(|_| Unacceptable("no key"))?) {
+        return Err(Unacceptable("the key is neither P-256, P-384 nor RSA of at least 2048 bits"));
+    }
+    named(&info.subject).ok_or(Unacceptable("it is not for O=liqo.io, CN=liqo:<id>:<generation>"))
+}
+
+fn is_sane(key: &PublicKey<'_>) -> bool {
+    match key {
+        PublicKey::EC(point) => [256, 384].contains(&point.key_size()),
+        PublicKey::RSA(key) => (2048..=8192).contains(&key.key_size()),
+        _ => false,
+    }
+}
+
+fn named(name: &X509Name<'_>) -> Option<Subject> {
+    let (mut common_name, mut organisation) = (None, None);
+    for part in name.iter_rdn() {
+        let mut attributes = part.iter();
+        let (Some(attribute), None) = (attributes.next(), attributes.next()) else { return None };
+        let value = attribute.as_str().ok()?;
+        let kind = attribute.attr_type();
+        let before = if *kind == OID_X509_COMMON_NAME {
+            common_name.replace(value)
+        } else if *kind == OID_X509_ORGANIZATION_NAME {
+            organisation.replace(value)
+        } else {
+            return None;
+        };
+        if before.is_some() {
+            return None;
+        }
+    }
+    (organisation? == ORGANISATION).then_some(())?;
+    common_name?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For O=liqo.io, CN=liqo:rome:7d2c, with a P-256 key.
+    const GOOD: &str = include_str!("../../../../fuzz/corpus/signing_request/good.pem");
+
+    #[test]
+    fn a_request_is_taken_if_it_is_signed() {
+        let subject = requested(GOOD, |_| true).unwrap();
+        assert_eq!(subject.to_string(), "liqo:rome:7d2c");
+        let unsigned = Unacceptable("the signature is not by its key");
+        assert_eq!(requested(GOOD, |_| false), Err(unsigned));
+    }
+
+    #[test]
+    fn what_comes_before_or_after_it_is_not_ignored() {
+        for text in [
+            "",
+            "PEM",
+            &GOOD.replace("REQUEST", "X"),
+            &format!("{GOOD}{GOOD}"),
+            &format!("a\n{GOOD}"),
+            &format!("{GOOD}a"),
+            &GOOD.replacen("-----\n", "-----a\n", 1),
+        ] {
+            assert!(requested(text, |_| true).is_err(), "{text}");
+        }
+        assert!(requested(&format!("\n{GOOD}\n\n"), |_| true).is_ok());
+    }
+}

@@ -1,0 +1,92 @@
+//! DNS answers to the search of a domain. One packet has it all here: PTR and SRV and TXT and
+//! addresses, which come one after the other in life.
+#![no_main]
+
+use hickory_proto::{op::Message, rr::Record};
+use libfuzzer_sys::fuzz_target;
+use tombolo_api::{config::DiscoveryConfig, discovery::SearchDomain};
+use tombolo_core::discovery::{
+    Found, Listed, MOST_LISTED, Search, Service, Sighting, is_found_in, is_introduced, listed,
+    names, next_search, superseded,
+};
+use tombolo_fuzz::{is_identity, is_valid_entry};
+
+fuzz_target!(|packet: &[u8]| {
+    let Ok(message) = Message::from_vec(packet) else { return };
+    let records = message.answers;
+    let domain: SearchDomain = serde_json::from_value(serde_json::json!({
+        "apiVersion": "discovery.liqo.io/v1alpha1",
+        "kind": "SearchDomain",
+        "metadata": { "name": "company", "uid": "company" },
+        "spec": { "domain": "example.com." },
+    }))
+    .expect("a domain");
+    let mut found = Found::default();
+    for (name, (target, ttl)) in names(records.clone()) {
+        assert_eq!(name, name.to_ascii_lowercase());
+        let service = Service::read(&target, ttl, &records, &records);
+        match service.and_then(|service| service.at(&records)) {
+            Ok(cluster) => {
+                assert_eq!(cluster.record, name);
+                is_listed(&cluster, &domain, &records);
+                found.clusters.push(cluster);
+            }
+            Err(error) => {
+                assert_eq!(error.record, name);
+                found.unusable.push(error);
+            }
+        }
+    }
+    is_reported(found, &domain);
+});
+
+fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
+    assert!((1..=0x7fff_ffff).contains(&cluster.ttl));
+    let longest = records.iter().map(|record| record.ttl).max().unwrap_or(0);
+    assert!(cluster.ttl <= longest.max(1), "it holds for longer than any record");
+    if let Some(identity) = &cluster.cluster {
+        is_identity(identity);
+    }
+    let us = "us".parse().expect("an id");
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    if cluster.cluster.as_ref().is_some_and(|identity| identity.cluster_id == us) {
+        assert_eq!(listed(cluster, domain, &[], &us, false, now), Sighting::LeftAlone);
+        return;
+    }
+    let Sighting::New(entry) = listed(cluster, domain, &[], &us, false, now) else {
+        panic!("a cluster that nobody knew is new");
+    };
+    is_valid_entry(&entry);
+    assert!(!entry.spec.join && is_found_in(&entry, domain));
+    let known = [*entry];
+    let Sighting::Again(again) = listed(cluster, domain, &known, &us, true, now) else {
+        panic!("the same cluster is seen again");
+    };
+    is_valid_entry(&again);
+    assert!(!again.spec.join, "who was found before is not joined");
+    assert_eq!(is_introduced(cluster, domain, &[]), cluster.cluster.is_some());
+    assert!(superseded(cluster, domain, &known, &us).is_empty());
+    // Another one of that name gets another.
+    let [mut other] = known;
+    other.metadata.annotations = None;
+    other.metadata.owner_references = None;
+    other.spec.cluster_identity = None;
+    other.spec.auth_url = "https://elsewhere".to_owned();
+    let name = other.metadata.name.clone();
+    let Sighting::New(second) = listed(cluster, domain, &[other], &us, false, now) else {
+        panic!("a namesake is another cluster");
+    };
+    is_valid_entry(&second);
+    assert_ne!(second.metadata.name, name);
+}
+
+fn is_reported(found: Found, domain: &SearchDomain) {
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    let names = found.clusters.iter().map(|cluster| cluster.record.clone()).collect();
+    let search = Search { servers: "192.0.2.53:53".to_owned(), answer: Ok(found) };
+    let status = search.status(domain, names, now);
+    assert!(status.foreign_clusters.len() <= MOST_LISTED);
+    assert!(status.conditions.iter().all(|said| said.message.len() <= 32 * 1024));
+    let wait = next_search(&search, None, &DiscoveryConfig::default(), now);
+    assert!((1..=30).contains(&wait.as_secs()), "{wait:?}");
+}

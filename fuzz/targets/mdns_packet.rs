@@ -1,26 +1,29 @@
 //! mDNS packets: as the library that listens reads them, and the announcements in them.
 #![no_main]
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use hickory_proto::{
     op::Message,
     rr::{RData, Record},
 };
 use libfuzzer_sys::fuzz_target;
-use tombolo_api::{config::DiscoveryConfig, names::MDNS_SERVICE};
-use tombolo_core::discovery::{Announcement, Sighting, expires_at, seen};
+use tombolo_api::{config::DiscoveryConfig, discovery::ForeignCluster, names::MDNS_SERVICE};
+use tombolo_core::discovery::{Announcement, Here, Sighting, expires_at, seen};
 use tombolo_fuzz::{is_identity, is_valid_entry};
 
 fuzz_target!(|packet: &[u8]| {
     listen(packet);
     let Ok(message) = Message::from_vec(packet) else { return };
     let records: Vec<&Record> = message.answers.iter().chain(&message.additionals).collect();
-    let address = records.iter().filter_map(|record| record.data.ip_addr()).min();
+    let addresses = records.iter().filter_map(|record| record.data.ip_addr()).collect();
     let properties = records.iter().flat_map(|record| properties(record)).collect();
     for record in &records {
         if let RData::SRV(service) = &record.data {
-            is_read(&record.name.to_string(), address, service.port, &properties);
+            is_read(&record.name.to_string(), &addresses, service.port, &properties);
         }
     }
 });
@@ -45,43 +48,56 @@ fn properties(record: &Record) -> Vec<(String, String)> {
     texts.map(pair).collect()
 }
 
-fn is_read(name: &str, address: Option<IpAddr>, port: u16, properties: &BTreeMap<String, String>) {
-    let Ok(heard) = Announcement::read(name, address, port, properties) else { return };
+fn is_read(
+    name: &str,
+    addresses: &BTreeSet<IpAddr>,
+    port: u16,
+    properties: &BTreeMap<String, String>,
+) {
+    let addresses = addresses.iter().copied();
+    let Ok(heard) = Announcement::read(name, addresses, port, properties) else { return };
     is_identity(&heard.cluster);
     assert!((1..=0x7fff_ffff).contains(&heard.ttl));
     assert_ne!(heard.port, 0);
     let said: BTreeMap<_, _> =
         heard.properties().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let name = format!("{}.{MDNS_SERVICE}.", heard.cluster.cluster_id);
-    let again = Announcement::read(&name, Some(heard.address), heard.port, &said);
+    let again = Announcement::read(&name, heard.addresses.clone(), heard.port, &said);
     assert_eq!(again.as_ref(), Ok(&heard));
 
     let us = "us".parse().expect("an id");
     let now = jiff::Timestamp::UNIX_EPOCH;
     let ours = DiscoveryConfig { group: heard.group.clone(), ..DiscoveryConfig::default() };
     let others = DiscoveryConfig { group: Some("another group".to_owned()), ..ours.clone() };
+    let none: [ForeignCluster; 0] = [];
+    let here = Here { us: &us, networks: &[], config: &ours };
     if heard.group != others.group {
-        assert_eq!(seen(&heard, &[], &us, &others, now), Sighting::LeftAlone);
+        let elsewhere = Here { config: &others, ..here };
+        assert_eq!(seen(&heard, &none, &elsewhere, now), Sighting::LeftAlone);
     }
-    assert_eq!(seen(&heard, &[], &heard.cluster.cluster_id, &ours, now), Sighting::LeftAlone);
+    let itself = Here { us: &heard.cluster.cluster_id, ..here };
+    assert_eq!(seen(&heard, &none, &itself, now), Sighting::LeftAlone);
     if heard.cluster.cluster_id == us {
         return;
     }
-    let Sighting::New(entry) = seen(&heard, &[], &us, &ours, now) else {
+    let Sighting::New(entry) = seen(&heard, &none, &here, now) else {
         panic!("a cluster that nobody knew is new");
     };
     is_valid_entry(&entry);
-    assert!(expires_at(&entry, now).is_none_or(|time| time > now));
+    let expiry = expires_at(&entry, now).expect("it does not stay for ever");
+    assert!(expiry > now);
     // One that is called the same gets another name, and the same one is seen again.
     let mut other = (*entry).clone();
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
-    let Sighting::New(second) = seen(&heard, &[other], &us, &ours, now) else {
+    let Sighting::New(second) = seen(&heard, &[other], &here, now) else {
         panic!("a namesake is another cluster");
     };
     is_valid_entry(&second);
     assert_ne!(second.metadata.name, entry.metadata.name);
-    let Sighting::Again(again) = seen(&heard, &[*entry], &us, &ours, now) else {
+    let known = [*entry];
+    assert_eq!(seen(&heard, &known, &here, now), Sighting::Unchanged);
+    let Sighting::Again(again) = seen(&heard, &known, &here, expiry) else {
         panic!("the same cluster is seen again");
     };
     is_valid_entry(&again);

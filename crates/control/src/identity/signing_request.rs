@@ -33,6 +33,10 @@ pub(super) fn check(pem: &str) -> Result<Subject, Unacceptable> {
     CertificateSigningRequestParams::from_der(&der)
         .map_err(|_| Unacceptable("the signature is not by its key"))?;
     let info = &request.certification_request_info;
+    // What is around the signed part is nobody's signature, and is read less strictly.
+    if as_der(&request) != block.contents {
+        return Err(Unacceptable("it is not in the one form that DER has for it"));
+    }
     if !info.attributes().is_empty() {
         return Err(Unacceptable("it asks for other names or extensions"));
     }
@@ -40,6 +44,28 @@ pub(super) fn check(pem: &str) -> Result<Subject, Unacceptable> {
         return Err(Unacceptable("the key is neither P-256, P-384 nor RSA of at least 2048 bits"));
     }
     named(&info.subject).ok_or(Unacceptable("it is not for O=liqo.io, CN=liqo:<id>:<generation>"))
+}
+
+/// The request as it has to be written.
+fn as_der(request: &X509CertificationRequest<'_>) -> Vec<u8> {
+    const SEQUENCE: u8 = 0x30;
+    let algorithm = &request.signature_algorithm;
+    let no_parameters: &[u8] = if algorithm.parameters.is_some() { &[0x05, 0] } else { &[] };
+    let name = element(0x06, &[algorithm.algorithm.as_bytes()]);
+    let algorithm = element(SEQUENCE, &[&name, no_parameters]);
+    let signature = element(0x03, &[&[0], &request.signature_value.data]);
+    element(SEQUENCE, &[request.certification_request_info.raw, &algorithm, &signature])
+}
+
+fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let length = content.len().to_be_bytes();
+    let zeros = length.iter().take_while(|byte| **byte == 0).count();
+    let length = match content.len() {
+        0..0x80 => vec![length[length.len() - 1]],
+        _ => [&[0x80 + (length.len() - zeros) as u8], &length[zeros..]].concat(),
+    };
+    [&[tag], &*length, &content].concat()
 }
 
 fn is_sane(key: &PublicKey<'_>) -> bool {
@@ -136,17 +162,26 @@ mod tests {
             assert!(check(text).is_err(), "{text}");
         }
         let der = parse_x509_pem(good.as_bytes()).unwrap().1.contents;
-        let signed = X509CertificationRequest::from_der(&der).unwrap().1;
-        let signed = signed.certification_request_info.raw;
-        let start = der.windows(signed.len()).position(|window| window == signed).unwrap();
-        for place in start..start + signed.len() {
-            let mut bad = der.clone();
-            bad[place] ^= 1;
-            let text = crate::identity::base64::standard(&bad);
-            let text = format!(
-                "-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n"
-            );
-            assert!(check(&text).is_err(), "bit 0 of byte {place}");
+        for place in 0..der.len() {
+            for bit in 0..8 {
+                let mut bad = der.clone();
+                bad[place] ^= 1 << bit;
+                let text = crate::identity::base64::standard(&bad);
+                let text = format!(
+                    "-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n"
+                );
+                assert!(check(&text).is_err(), "bit {bit} of byte {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_is_written_as_others_write_it() {
+        let rsa = include_str!("signing_request/rsa.pem");
+        let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
+        let p384 = good().serialize_request(&p384).unwrap().pem().unwrap();
+        for text in [rsa, &p384, &pem(&good())] {
+            assert_eq!(check(text).map(|subject| subject.to_string()), Ok("liqo:rome:7d2c".into()));
         }
     }
 }

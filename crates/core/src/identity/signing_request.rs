@@ -40,6 +40,10 @@ pub fn requested(
     if !is_signed(&block.contents) {
         return Err(Unacceptable("the signature is not by its key"));
     }
+    // What is around the signed part is nobody's signature, and is read less strictly.
+    if as_der(&request) != block.contents {
+        return Err(Unacceptable("it is not in the one form that DER has for it"));
+    }
     let info = &request.certification_request_info;
     if !info.attributes().is_empty() {
         return Err(Unacceptable("it asks for other names or extensions"));
@@ -48,6 +52,28 @@ pub fn requested(
         return Err(Unacceptable("the key is neither P-256, P-384 nor RSA of at least 2048 bits"));
     }
     named(&info.subject).ok_or(Unacceptable("it is not for O=liqo.io, CN=liqo:<id>:<generation>"))
+}
+
+/// The request as it has to be written.
+fn as_der(request: &X509CertificationRequest<'_>) -> Vec<u8> {
+    const SEQUENCE: u8 = 0x30;
+    let algorithm = &request.signature_algorithm;
+    let no_parameters: &[u8] = if algorithm.parameters.is_some() { &[0x05, 0] } else { &[] };
+    let name = element(0x06, &[algorithm.algorithm.as_bytes()]);
+    let algorithm = element(SEQUENCE, &[&name, no_parameters]);
+    let signature = element(0x03, &[&[0], &request.signature_value.data]);
+    element(SEQUENCE, &[request.certification_request_info.raw, &algorithm, &signature])
+}
+
+fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let length = content.len().to_be_bytes();
+    let zeros = length.iter().take_while(|byte| **byte == 0).count();
+    let length = match content.len() {
+        0..0x80 => vec![length[length.len() - 1]],
+        _ => [&[0x80 + (length.len() - zeros) as u8], &length[zeros..]].concat(),
+    };
+    [&[tag], &*length, &content].concat()
 }
 
 fn is_sane(key: &PublicKey<'_>) -> bool {

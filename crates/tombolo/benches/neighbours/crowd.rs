@@ -70,7 +70,7 @@ impl Drop for Crowd {
 
 /// Each says again and again that it is there, as clusters do, at a time of its own.
 async fn talk(daemon: ServiceDaemon, clusters: u16) {
-    let pause = Duration::from_secs((TTL / TIMES).into()) / clusters.into();
+    let pause = Duration::from_secs((TTL / TIMES).into()) / u32::from(clusters);
     let mut clock = tokio::time::interval(pause);
     for times in 1.. {
         for number in 0..clusters {

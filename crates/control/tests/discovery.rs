@@ -11,6 +11,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tombolo_api::{config::ClusterConfig, discovery::ForeignCluster};
 use tombolo_control::discovery::Servers;
+use tombolo_core::discovery::PinnedBy;
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
 
 use common::Running;
@@ -45,6 +46,14 @@ async fn clusters_find_and_forget_each_other() {
     assert!(!entry.spec.join);
     assert_eq!(entry.labels()["discovery.liqo.io/discovery-type"], "LAN");
     assert!(rome.entry("rome").await.is_none() && milan.entry("milan").await.is_none());
+
+    // It gets another certificate, and says so.
+    milan.has_certificate(&"1f".repeat(32)).await;
+    let followed = |entry: &ForeignCluster| {
+        let pin = entry.spec.fingerprint.map(|pin| pin.to_string());
+        pin == Some("1f".repeat(32)) && PinnedBy::of(entry) == Some(PinnedBy::Mdns)
+    };
+    rome.until::<ForeignCluster>("milan", followed).await;
 
     // A live entry stays, and is seen anew again and again; what people set in it stays too.
     let (uid, first) = (entry.uid(), seen(&entry));
@@ -123,12 +132,18 @@ impl Side {
     async fn new(cluster: &Cluster) -> Self {
         let mut side = tombolo_testing::Side::new(cluster).await;
         side.settings.host_ip = cluster.node(1).address().into();
+        let side = Self(side);
+        side.has_certificate(&"0f".repeat(32)).await;
+        side
+    }
+
+    /// The auth service shows it, as the controllers say.
+    async fn has_certificate(&self, fingerprint: &str) {
         let service = json!({
-            "metadata": { "annotations": { "discovery.liqo.io/fingerprint": "0f".repeat(32) } },
+            "metadata": { "annotations": { "discovery.liqo.io/fingerprint": fingerprint } },
             "spec": { "type": "NodePort", "ports": [{ "port": 443 }] },
         });
-        side.put_in::<Service>("liqo", "liqo-auth", service).await;
-        Self(side)
+        self.put_in::<Service>("liqo", "liqo-auth", service).await;
     }
 
     fn start(&self) -> Running {

@@ -49,24 +49,53 @@ pub enum Outcome {
     Refused,
 }
 
+impl Step {
+    const ALL: [Self; 4] = [Self::Parse, Self::Create, Self::Info, Self::Identity];
+
+    fn label(self) -> Label {
+        let step = match self {
+            Self::Parse => "parse",
+            Self::Create => "create",
+            Self::Info => "info",
+            Self::Identity => "identity",
+        };
+        [("step", step)]
+    }
+}
+
+impl Met {
+    const ALL: [Self; 2] = [Self::Never, Self::Before];
+
+    fn label(self) -> Label {
+        let met = match self {
+            Self::Never => "never",
+            Self::Before => "before",
+        };
+        [("met", met)]
+    }
+}
+
+impl Outcome {
+    const ALL: [Self; 3] = [Self::Certificate, Self::Token, Self::Refused];
+
+    fn label(self) -> Label {
+        let outcome = match self {
+            Self::Certificate => "certificate",
+            Self::Token => "token",
+            Self::Refused => "refused",
+        };
+        [("outcome", outcome)]
+    }
+}
+
 /// A step took so long.
 pub fn took(step: Step, time: Duration) {
-    let step = match step {
-        Step::Parse => "parse",
-        Step::Create => "create",
-        Step::Info => "info",
-        Step::Identity => "identity",
-    };
-    METRICS.steps.get_or_create(&[("step", step)]).observe(time.as_secs_f64());
+    METRICS.steps.get_or_create(&step.label()).observe(time.as_secs_f64());
 }
 
 /// So long after a cluster was found there is an identity that counts there.
 pub fn known_after(met: Met, time: Duration) {
-    let met = match met {
-        Met::Never => "never",
-        Met::Before => "before",
-    };
-    METRICS.discovery.get_or_create(&[("met", met)]).observe(time.as_secs_f64());
+    METRICS.discovery.get_or_create(&met.label()).observe(time.as_secs_f64());
 }
 
 /// The auth service has answered a request for one of its paths with this status.
@@ -77,12 +106,7 @@ pub fn answered(path: &'static str, status: u16) {
 
 /// The controllers have decided on a request for an identity.
 pub fn decided(outcome: Outcome) {
-    let outcome = match outcome {
-        Outcome::Certificate => "certificate",
-        Outcome::Token => "token",
-        Outcome::Refused => "refused",
-    };
-    METRICS.identities.get_or_create(&[("outcome", outcome)]).inc();
+    METRICS.identities.get_or_create(&outcome.label()).inc();
 }
 
 /// All of them, as Prometheus reads them.
@@ -112,6 +136,10 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
         requests: Family::default(),
         identities: Family::default(),
     };
+    // What has not happened yet is there from the start, and zero.
+    Step::ALL.map(|step| drop(metrics.steps.get_or_create(&step.label())));
+    Met::ALL.map(|met| drop(metrics.discovery.get_or_create(&met.label())));
+    Outcome::ALL.map(|outcome| drop(metrics.identities.get_or_create(&outcome.label())));
     let registry = &mut metrics.registry;
     registry.register_with_unit(
         "discovery_step",

@@ -74,7 +74,8 @@ async fn prometheus_is_answered(control: &Control) {
         "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8",
         "# TYPE tombolo_discovery_step_seconds histogram",
         "# TYPE tombolo_discovery_seconds histogram",
-        "# TYPE tombolo_identity_requests counter",
+        "tombolo_discovery_step_seconds_count{step=\"identity\"} 0",
+        "tombolo_identity_requests_total{outcome=\"refused\"} 0",
         "# EOF",
     ] {
         assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");

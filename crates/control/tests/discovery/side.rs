@@ -26,12 +26,18 @@ impl Side {
     pub async fn new(cluster: &Cluster) -> Self {
         let mut side = tombolo_testing::Side::new(cluster).await;
         side.settings.host_ip = cluster.node(1).address().into();
+        let side = Self(side);
+        side.has_certificate(&"0f".repeat(32)).await;
+        side
+    }
+
+    /// The auth service shows it, as the controllers say.
+    pub async fn has_certificate(&self, fingerprint: &str) {
         let service = json!({
-            "metadata": { "annotations": { "discovery.liqo.io/fingerprint": "0f".repeat(32) } },
+            "metadata": { "annotations": { "discovery.liqo.io/fingerprint": fingerprint } },
             "spec": { "type": "NodePort", "ports": [{ "port": 443 }] },
         });
-        side.put_in::<Service>("liqo", "liqo-auth", service).await;
-        Self(side)
+        self.put_in::<Service>("liqo", "liqo-auth", service).await;
     }
 
     pub fn start(&self) -> Running {

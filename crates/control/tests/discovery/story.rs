@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 use tombolo_api::discovery::ForeignCluster;
+use tombolo_core::discovery::PinnedBy;
 use tombolo_testbed::eventually;
 
 use crate::side::{Side, seen};
@@ -30,6 +31,14 @@ pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
     assert!(!entry.spec.join);
     assert_eq!(entry.labels()["discovery.liqo.io/discovery-type"], "LAN");
     assert!(rome.entry("rome").await.is_none() && milan.entry("milan").await.is_none());
+
+    // It gets another certificate, and says so.
+    milan.has_certificate(&"1f".repeat(32)).await;
+    let followed = |entry: &ForeignCluster| {
+        let pin = entry.spec.fingerprint.map(|pin| pin.to_string());
+        pin == Some("1f".repeat(32)) && PinnedBy::of(entry) == Some(PinnedBy::Mdns)
+    };
+    rome.until::<ForeignCluster>("milan", followed).await;
 
     // A live entry stays, and is seen anew again and again; what people set in it stays too.
     let (uid, first) = (entry.uid(), seen(&entry));

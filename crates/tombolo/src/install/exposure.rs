@@ -152,7 +152,7 @@ mod tests {
         Flags { auth_service_type: kind, auth_ingress: text(ingress), auth_url: text(url) }
     }
 
-    fn found(kind: &str, annotations: Value, host: Option<&str>) -> Exposure {
+    fn found(kind: &str, annotations: &Value, host: Option<&str>) -> Exposure {
         let service: Service = serde_json::from_value(json!({
             "metadata": { "annotations": annotations }, "spec": { "type": kind },
         }))
@@ -170,21 +170,21 @@ mod tests {
         let host = json!({ AUTH_URL_ANNOTATION: "https://rome.example.com" });
         let named = json!({ AUTH_URL_ANNOTATION: "https://other.example.com:8443" });
         for earlier in [
-            found("LoadBalancer", json!({}), None),
-            found("ClusterIP", host.clone(), Some("rome.example.com")),
-            found("NodePort", named.clone(), Some("rome.example.com")),
+            found("LoadBalancer", &json!({}), None),
+            found("ClusterIP", &host, Some("rome.example.com")),
+            found("NodePort", &named, Some("rome.example.com")),
         ] {
             assert_eq!(nothing.decide(&earlier).unwrap(), earlier);
         }
         // A URL that was only that of the Ingress goes with it.
-        let ingress = found("NodePort", host, Some("rome.example.com"));
+        let ingress = found("NodePort", &host, Some("rome.example.com"));
         assert_eq!(ingress.url, None);
         let none = flags(None, Some(""), None).decide(&ingress).unwrap();
         assert_eq!((none.told(), none.ingress), (None, None));
         let moved = flags(None, Some("milan.example.com"), None).decide(&ingress).unwrap();
         assert_eq!(moved.told().as_deref(), Some("https://milan.example.com"));
         // One that somebody has named stays.
-        let named = found("NodePort", named, Some("rome.example.com"));
+        let named = found("NodePort", &named, Some("rome.example.com"));
         let none = flags(None, Some(""), None).decide(&named).unwrap();
         assert_eq!(none.told().as_deref(), Some("https://other.example.com:8443"));
         let back = flags(None, None, Some("")).decide(&named).unwrap();
@@ -202,7 +202,7 @@ mod tests {
         assert!(
             flags(Some(ClusterIp), None, Some("https://rome")).decide(&Exposure::default()).is_ok()
         );
-        let named = flags(None, None, Some("")).decide(&found("ClusterIP", json!({}), None));
+        let named = flags(None, None, Some("")).decide(&found("ClusterIP", &json!({}), None));
         assert!(named.is_err());
     }
 }

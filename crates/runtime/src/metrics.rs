@@ -137,11 +137,15 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
         identities: Family::default(),
     };
     // What has not happened yet is there from the start, and zero.
-    Step::ALL.iter().for_each(|step| drop(metrics.steps.get_or_create(&step.label())));
-    Met::ALL.iter().for_each(|met| drop(metrics.discovery.get_or_create(&met.label())));
-    Outcome::ALL
-        .iter()
-        .for_each(|outcome| drop(metrics.identities.get_or_create(&outcome.label())));
+    for step in Step::ALL {
+        drop(metrics.steps.get_or_create(&step.label()));
+    }
+    for met in Met::ALL {
+        drop(metrics.discovery.get_or_create(&met.label()));
+    }
+    for outcome in Outcome::ALL {
+        drop(metrics.identities.get_or_create(&outcome.label()));
+    }
     let registry = &mut metrics.registry;
     registry.register_with_unit(
         "discovery_step",

@@ -59,6 +59,7 @@ pub fn cluster_config() -> ClusterConfig {
                 enabled: false,
                 advertise: false,
                 group: Some("building-4".into()),
+                interfaces: vec!["eth1".into()],
                 ttl_seconds: 17,
                 search_period_seconds: 18,
                 autojoin: true,

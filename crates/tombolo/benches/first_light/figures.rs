@@ -1,5 +1,7 @@
 //! What all figures have in common: the middle and the worst of several, and tables.
 
+#![allow(dead_code)] // Every benchmark uses a part of it.
+
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};

@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    fn service(kind: &str, node_port: Value, annotations: Value, ingress: Value) -> Service {
+    fn service(kind: &str, node_port: &Value, annotations: &Value, ingress: &Value) -> Service {
         serde_json::from_value(json!({
             "metadata": { "annotations": annotations },
             "spec": { "type": kind, "ports": [{ "port": 443, "nodePort": node_port }] },
@@ -156,7 +156,7 @@ mod tests {
             ("NodePort", json!(31200), &none, balancer.clone(), "https://10.0.0.5:31200"),
             ("ClusterIP", Value::Null, &at, json!([]), "https://auth.example.com"),
         ] {
-            let service = service(kind, port, annotations.clone(), ingress);
+            let service = service(kind, &port, annotations, &ingress);
             assert_eq!(told(&service).as_deref(), Ok(expected), "{service:?}");
         }
         for (ingress, expected) in [
@@ -164,14 +164,14 @@ mod tests {
             (json!([{ "ip": "2001:db8::1" }]), "https://[2001:db8::1]:443"),
             (json!([{ "ip": "" }, { "ip": "192.0.2.2" }]), "https://192.0.2.2:443"),
         ] {
-            let service = service("LoadBalancer", json!(31200), none.clone(), ingress);
+            let service = service("LoadBalancer", &json!(31200), &none, &ingress);
             assert_eq!(told(&service).as_deref(), Ok(expected));
         }
     }
 
     #[test]
     fn what_nobody_can_reach_is_said() {
-        let service = service("ClusterIP", Value::Null, json!({}), json!([]));
+        let service = service("ClusterIP", &Value::Null, &json!({}), &json!([]));
         assert_eq!(told(&service), Err(Unexposed::NoPort));
         assert_eq!(Exposure::of(&Service::default()), Err(Unexposed::NoPort));
         assert_eq!(Exposure::NodePort(31200).url(&[]), Err(Unexposed::NoNode));

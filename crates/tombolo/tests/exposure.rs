@@ -34,7 +34,7 @@ async fn other_clusters_are_told_where_it_is_exposed() {
         (json!([{ "ip": "192.0.2.7" }]), "https://192.0.2.7:443"),
         (json!([{ "hostname": "lb.example.com" }]), "https://lb.example.com:443"),
     ] {
-        balancer(rome, ingress).await;
+        balancer(rome, &ingress).await;
         assert_eq!(url(rome).await, expected);
     }
     install(rome, &[]).await;
@@ -120,7 +120,7 @@ async fn node(rome: &Cluster, address: &str) {
 }
 
 /// What the controller of load balancers would say.
-async fn balancer(rome: &Cluster, ingress: Value) {
+async fn balancer(rome: &Cluster, ingress: &Value) {
     let status = json!({ "status": { "loadBalancer": { "ingress": ingress } } });
     patch_status(rome, &["service", "-n", "liqo", "liqo-auth"], &status).await;
 }

@@ -208,14 +208,17 @@ fn name_of(record: &str, known: &[ForeignCluster]) -> String {
     let label = first_label(record);
     let valid = |byte: char| if byte.is_ascii_alphanumeric() { byte } else { '-' };
     let label: String = label.chars().map(valid).take(ClusterName::MAX_LEN).collect();
-    let label = label.trim_matches('-');
+    let label = match label.trim_matches('-') {
+        "" => "cluster",
+        label => label,
+    };
     let is_taken = |entry: &ForeignCluster| entry.metadata.name.as_deref() == Some(label);
-    if !label.is_empty() && !known.iter().any(is_taken) {
+    if !known.iter().any(is_taken) {
         return label.to_owned();
     }
     let digest = Sha256::digest(record);
     let digits: String = digest.iter().take(3).map(|byte| format!("{byte:02x}")).collect();
-    format!("{label}-{digits}").trim_matches('-').to_owned()
+    format!("{label}-{digits}")
 }
 
 fn first_label(record: &str) -> &str {

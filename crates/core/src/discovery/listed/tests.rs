@@ -72,12 +72,15 @@ fn an_unknown_cluster_becomes_an_entry_of_the_domain() {
 }
 
 #[test]
-fn a_name_that_is_taken_or_none_gets_digits() {
-    let known = [entry("campus-1", "Manual", Some("other-id"))];
-    let Sighting::New(new) = sighting(&campus(), &known) else { panic!("not new") };
-    assert_eq!(new.metadata.name.as_deref().map(str::len), Some("campus-1-000000".len()));
+fn a_name_that_is_taken_gets_digits() {
     let odd = Listed { record: "__.example.com.".to_owned(), ..campus() };
-    assert_eq!(made(&odd).metadata.name.as_deref().map(str::len), Some(6));
+    for (listed, name) in [(campus(), "campus-1"), (odd, "cluster")] {
+        assert_eq!(made(&listed).metadata.name.as_deref(), Some(name));
+        let known = [entry(name, "Manual", Some("other-id"))];
+        let Sighting::New(new) = sighting(&listed, &known) else { panic!("not new") };
+        let (before, digits) = new.metadata.name.as_deref().unwrap().rsplit_once('-').unwrap();
+        assert_eq!((before, digits.len()), (name, 6));
+    }
 }
 
 #[test]

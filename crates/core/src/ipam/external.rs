@@ -173,10 +173,11 @@ impl External {
         if given.rest.as_ref().is_some_and(|known| known.until >= rest.until) {
             return;
         }
-        self.resting.insert((rest.until, position));
+        let until = rest.until;
         if let Some(before) = given.rest.replace(rest) {
             self.resting.remove(&(before.until, position));
         }
+        self.resting.insert((until, position));
         self.by_ip.insert(ip, position);
         self.last = self.last.max(position);
     }
@@ -225,11 +226,12 @@ impl External {
         let mut changed = vec![Part::of(cluster, position)];
         if !given.is_used() {
             let rest = Rest { until: rested(now), after: cluster.clone() };
-            self.resting.insert((rest.until, position));
+            let until = rest.until;
             if let Some(before) = given.rest.replace(rest) {
                 self.resting.remove(&(before.until, position));
                 changed.push(Part::of(&before.after, position));
             }
+            self.resting.insert((until, position));
         }
         changed
     }

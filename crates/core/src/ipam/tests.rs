@@ -144,6 +144,18 @@ fn an_endpoint_gets_the_address_back_that_rests_after_it() {
 }
 
 #[test]
+fn what_was_freed_twice_in_one_second_is_free_again_in_the_end() {
+    let mut ipam = peered();
+    for peer in ["milan", "turin"] {
+        ipam.map_endpoint(&id(peer), ip("192.0.2.10"), NOW).unwrap();
+        ipam.unmap_endpoint(&id(peer), ip("192.0.2.10"), NOW);
+    }
+    let until = ipam.next_to_wake().expect("it rests");
+    ipam.wake(until, 10);
+    assert!(Disk::of(&ipam).storages.values().all(|storage| storage.spec.resting.is_empty()));
+}
+
+#[test]
 fn what_rests_does_so_after_a_restart_and_is_forgotten_when_it_has() {
     let mut ipam = small();
     let turin = id("turin");

@@ -81,7 +81,7 @@ fn show(what: &str, runs: &[Run], seed: &[f64; 5]) {
         let all = runs.iter().filter_map(|run| run.steps[number]).collect();
         add(name, all, Some(seed[number]));
     }
-    add("in all, as the components say", runs.iter().map(|run| run.told).collect(), None);
+    add("in all, as the components say", runs.iter().filter_map(|run| run.told).collect(), None);
     let all = runs.iter().map(|run| run.seen).collect();
     add("in all, from the packet to what a watch shows", all, Some(seed[4]));
     add("one write to the same API server", runs.iter().map(|run| run.write).collect(), None);

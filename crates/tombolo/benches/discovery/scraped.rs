@@ -14,9 +14,12 @@ pub struct Scraped(BTreeMap<String, f64>);
 impl Scraped {
     /// Of the discovery and the controllers of a cluster.
     pub async fn of(client: &Client) -> Result<Self> {
-        let mut all = BTreeMap::new();
+        let mut all: BTreeMap<String, f64> = BTreeMap::new();
         for component in ["liqo-discovery", "liqo-control"] {
-            all.extend(values(&scrape(client, component).await?));
+            // Each shows all steps, and zero for those that are the other's.
+            for (name, value) in values(&scrape(client, component).await?) {
+                *all.entry(name).or_default() += value;
+            }
         }
         Ok(Self(all))
     }

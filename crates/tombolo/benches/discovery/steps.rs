@@ -15,8 +15,8 @@ pub const STEPS: [(&str, &str); 4] = [
 pub struct Run {
     /// Of each step, if it was taken.
     pub steps: [Option<f64>; STEPS.len()],
-    /// From when discovery had read the packet to when the status was written.
-    pub told: f64,
+    /// From when discovery had read the packet to when the status was written, if that took one attempt.
+    pub told: Option<f64>,
     /// From the packet on the wire to when a watch shows the status.
     pub seen: f64,
     /// One write to the same API server.
@@ -33,6 +33,6 @@ impl Run {
         let told = ["never", "before"].into_iter().find_map(|met| {
             after.since(before, "tombolo_discovery_seconds", &format!("met=\"{met}\""))
         });
-        Self { steps, told: told.unwrap_or(f64::NAN), seen, write }
+        Self { steps, told, seen, write }
     }
 }

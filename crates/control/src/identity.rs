@@ -48,7 +48,7 @@ use crate::context::Context;
 pub(crate) use account::request_token;
 use ensured::Ensured;
 pub(crate) use generation::generation_in;
-pub(crate) use provisions::{hex, nonce_key, random};
+pub(crate) use provisions::{hex, nonce_for, random};
 use signer::Signer;
 
 const MANAGER: &str = "liqo-control/identity";
@@ -182,13 +182,12 @@ impl Giver {
         let kept = async {
             finalizer::keep(records, secret, FINALIZER).await.map_err(failed("keep the record"))
         };
+        let known = async {
+            let found = tenant::find(client, &record.cluster_id).await?;
+            Ok((self.subject(record, found.as_ref()).await?, found))
+        };
         // Nothing is made before the record is kept, so that all is removed with it.
-        let (secret, found, ca) = tokio::try_join!(
-            kept,
-            tenant::find(client, &record.cluster_id),
-            root_ca(&self.context)
-        )?;
-        let subject = self.subject(record, found.as_ref()).await?;
+        let (secret, (subject, found), ca) = tokio::try_join!(kept, known, root_ca(&self.context))?;
         let (tenant, signed) = tokio::join!(
             self.ensure(&secret, record, found.as_ref(), &subject),
             self.sign(record, &subject)
@@ -255,11 +254,11 @@ impl Giver {
             cluster_name: name_or_id(record.cluster_name.as_ref(), &record.cluster_id),
         };
         self.requests.filled().await;
-        let tenant = tenant::complete(client, &peer, found).await?.name;
-        let stage = self.stage(Some(&tenant));
-        account::ensure(client, &tenant, &peer.cluster_name, stage, subject).await?;
+        let tenant = tenant::place(client, &peer, found).await?;
+        let stage = self.stage(Some(&tenant.name));
+        account::ensure(&self.context, &tenant, &peer.cluster_name, stage, subject).await?;
         self.ensured.note(secret, stage);
-        Ok(tenant)
+        Ok(tenant.name)
     }
 
     /// A certificate, if that is what was asked for and what there is here.

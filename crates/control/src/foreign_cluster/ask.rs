@@ -4,7 +4,7 @@
 use http::StatusCode;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, ResourceExt,
     api::{ListParams, ObjectMeta, PostParams},
 };
 use serde_json::Value;
@@ -15,7 +15,7 @@ use tombolo_api::{
     names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, NAMESPACE},
 };
 use tombolo_core::identity::{
-    Access, Credentials, Incomplete, Subject, is_generation, nonce, return_token_name,
+    Access, Credentials, Incomplete, Subject, is_generation, return_token_name,
 };
 use tombolo_runtime::metrics::Met;
 use tracing::{debug, info};
@@ -41,45 +41,45 @@ pub(super) async fn ask(
     met: &Greeted<'_>,
 ) -> Result<Authenticated, Error> {
     let (client, peer) = (&context.client, &met.peer);
-    let (tenant, nonce_key, tokens, auth_url) = tokio::try_join!(
-        tenant::ensure(client, peer),
-        identity::nonce_key(client),
+    let (found, nonce, tokens, auth_url) = tokio::try_join!(
+        tenant::find(client, &peer.cluster_id),
+        identity::nonce_for(client, &peer.cluster_id),
         tokens(context, peer),
         async { Ok(auth_url::find(client).await.ok()) },
     )?;
-    let nonce = nonce(&nonce_key, &peer.cluster_id);
-    // Nothing can be in a namespace that is new.
-    let before = if tenant.is_new { None } else { Stored::read(client, &tenant.name).await? };
-    let tenant = tenant.name;
-    let mut stored = before.filter(|stored| stored.nonce == nonce).unwrap_or_default();
-    stored.nonce = nonce.clone();
-    let key = next_key(client, &tenant, peer, &mut stored).await?;
-    let asking = Asking { met, key: &key };
-    let mut result = None;
-    for token in tokens {
-        // Our own token is for those whose token we have, or with whom we want to peer.
-        let trusted = entry.spec.join || !token.is_empty();
-        let return_token = if trusted { Some(return_token(context, peer).await?) } else { None };
-        let sent = return_token.is_some();
-        let request = IdentityRequest {
+    // As long as this is there, what has been asked for is given back in the end.
+    let tenant = tenant::place(client, peer, found.as_ref()).await?;
+    // Nothing can be in a namespace that is new: so nobody needs rights there yet.
+    let before = if tenant.is_new {
+        None
+    } else {
+        tenant::equip(context, &tenant).await?;
+        Stored::read(client, &tenant.name).await?
+    };
+    let stored = before.filter(|stored| stored.nonce == nonce).unwrap_or_default();
+    let asking = Asking {
+        context,
+        entry,
+        met,
+        // Should the answer be lost, it is asked for again, with another one.
+        key: own_key::make()?,
+        generation: stored.generation.clone(),
+        request: IdentityRequest {
             cluster_id: context.settings.cluster_id.clone(),
             cluster_name: Some(context.settings.cluster_name.clone()),
-            token,
+            token: Confidential::default(),
             nonce: Some(nonce.clone()),
-            auth_url: auth_url.clone(),
-            return_token,
+            auth_url,
+            return_token: None,
             signing_request: None,
-        };
-        let answer = asking.ask(&request, &mut stored).await?;
-        let again =
-            matches!(&answer, Err(failure) if failure.refusal() == Some(Refusal::WrongToken));
-        result = Some((answer, sent));
-        if !again {
-            break;
-        }
-        debug!(cluster = %peer.cluster_name, "one of the tokens is not taken");
-    }
-    let Some((answer, return_token_sent)) = result else {
+        },
+    };
+    let equipped = async {
+        let done = if tenant.is_new { tenant::equip(context, &tenant).await } else { Ok(()) };
+        Ok::<_, Error>(done?)
+    };
+    let (answered, ()) = tokio::try_join!(asking.with_each(tokens), equipped)?;
+    let Some(Answered { answer, generation, return_token_sent }) = answered else {
         return Err(refused("NoToken", "there is no token to show".to_owned()).into());
     };
     let kubeconfig = answer.map_err(|failure| setback(entry, &failure))?.kubeconfig;
@@ -93,19 +93,19 @@ pub(super) async fn ask(
         serde_saphyr::from_str(kubeconfig.reveal()).map_err(|_| unusable("it is no kubeconfig"))?;
     let access = Access::read(&value)
         .map_err(|error: Incomplete| error.to_string())
-        .and_then(|access| complete(access, stored.next_key.as_ref()))
+        .and_then(|access| complete(access, &asking.key))
         .map_err(|why| unusable(&why))?;
     let lifetime = lifetime(&access.credentials).map_err(|why| unusable(&why))?;
     let renewed = stored.access.is_some();
-    stored = Stored {
+    let stored = Stored {
         nonce,
         access: Some(access.clone()),
-        next_key: None,
-        generation: stored.generation,
+        generation: Some(generation),
         return_token_sent: return_token_sent || stored.return_token_sent,
         auth_url: Some(entry.spec.auth_url.clone()),
         fingerprint: Some(met.shown),
     };
+    let tenant = tenant.name;
     stored.write(client, &tenant, peer).await?;
     if renewed {
         // From here on it counts for all who use the client.
@@ -131,22 +131,55 @@ const GENERATIONS: usize = 3;
 
 /// What is needed to ask.
 struct Asking<'a> {
+    context: &'a Context,
+    entry: &'a ForeignCluster,
     met: &'a Greeted<'a>,
     /// Of the certificate.
-    key: &'a Confidential,
+    key: Confidential,
+    /// Of the identity that there is.
+    generation: Option<String>,
+    /// What is said, but for the tokens.
+    request: IdentityRequest,
+}
+
+/// What the other cluster says.
+struct Answered {
+    answer: Result<IdentityResponse, Failure>,
+    /// Of the identity that was asked for.
+    generation: String,
+    /// Whether it has got what it needs for an identity here.
+    return_token_sent: bool,
 }
 
 impl Asking<'_> {
+    /// Asks with one token after the other, until one is taken.
+    async fn with_each(&self, tokens: Vec<Confidential>) -> Result<Option<Answered>, Error> {
+        let mut answered = None;
+        for token in tokens {
+            // Our own token is for those whose token we have, or with whom we want to peer.
+            let return_token = if self.entry.spec.join || !token.is_empty() {
+                Some(return_token(self.context, &self.met.peer).await?)
+            } else {
+                None
+            };
+            let request = IdentityRequest { token, return_token, ..self.request.clone() };
+            let now = self.ask(&request).await?;
+            let refusal = now.answer.as_ref().err().and_then(Failure::refusal);
+            answered = Some(now);
+            if refusal != Some(Refusal::WrongToken) {
+                break;
+            }
+            debug!(cluster = %self.met.peer.cluster_name, "one of the tokens is not taken");
+        }
+        Ok(answered)
+    }
+
     /// Asks with what is in `request`: for a certificate of the generation that the identity has, or
     /// else of the one that the other cluster gives now.
-    async fn ask(
-        &self,
-        request: &IdentityRequest,
-        stored: &mut Stored,
-    ) -> Result<Result<IdentityResponse, Failure>, Error> {
+    async fn ask(&self, request: &IdentityRequest) -> Result<Answered, Error> {
         let told = self.met.generation.clone().filter(|told| is_generation(told));
         let current = told.unwrap_or_else(|| FIRST_GENERATION.to_owned());
-        let mut generation = stored.generation.clone().unwrap_or(current);
+        let mut generation = self.generation.clone().unwrap_or(current);
         let mut answer = self.certificate(request, &generation).await?;
         for _ in 1..GENERATIONS {
             let Err(Failure::Refused { error, .. }) = &answer else { break };
@@ -155,12 +188,11 @@ impl Asking<'_> {
             generation = right;
             answer = self.certificate(request, &generation).await?;
         }
-        stored.generation = Some(generation);
         if let Err(Failure::Refused { status: StatusCode::NOT_FOUND, .. }) = &answer {
             debug!(cluster = %self.met.peer.cluster_name, "it knows of no certificates");
             answer = self.met.service.identity(request).await;
         }
-        Ok(answer)
+        Ok(Answered { answer, generation, return_token_sent: request.return_token.is_some() })
     }
 
     async fn certificate(
@@ -170,35 +202,17 @@ impl Asking<'_> {
     ) -> Result<Result<IdentityResponse, Failure>, Error> {
         let subject =
             Subject { cluster_id: request.cluster_id.clone(), generation: generation.to_owned() };
-        let signing_request = Some(own_key::signing_request(self.key, &subject)?);
+        let signing_request = Some(own_key::signing_request(&self.key, &subject)?);
         let request = IdentityRequest { signing_request, ..request.clone() };
         Ok(self.met.service.certificate(&request).await)
     }
 }
 
-/// The key of the certificate that is asked for next. It is in the API server, with the nonce, before
-/// anything is sent: should the answer be lost, it can be asked for again.
-async fn next_key(
-    client: &Client,
-    tenant: &str,
-    peer: &ClusterIdentity,
-    stored: &mut Stored,
-) -> Result<Confidential, Error> {
-    if let Some(key) = &stored.next_key {
-        return Ok(key.clone());
-    }
-    let key = own_key::make()?;
-    stored.next_key = Some(key.clone());
-    stored.write(client, tenant, peer).await?;
-    Ok(key)
-}
-
 /// An identity as it came, with the key that is ours.
-fn complete(access: Access, key: Option<&Confidential>) -> Result<Access, String> {
+fn complete(access: Access, key: &Confidential) -> Result<Access, String> {
     let Credentials::Certificate { certificate, .. } = access.credentials else {
         return Ok(access);
     };
-    let key = key.ok_or("there is no key for the certificate")?;
     own_key::fits(&certificate, key).map_err(|error| error.to_string())?;
     let key = Some(base64::standard(key.reveal().as_bytes()).into());
     Ok(Access { credentials: Credentials::Certificate { certificate, key }, ..access })

@@ -6,7 +6,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::json;
 use tombolo_api::{
     ClusterId,
-    auth::IdentityRelease,
+    auth::{Confidential, IdentityRelease},
     discovery::{ForeignCluster, RequestState, ResourceRequest},
     names::{AUTH_NAMESPACE, IDENTITY_SECRET},
 };
@@ -21,7 +21,7 @@ use tracing::info;
 use super::{Error, auth_service::AuthService, forgotten, stored::Stored};
 use crate::{
     context::Context,
-    identity::{failed, tenant},
+    identity::{self, failed, tenant},
 };
 
 /// Whether the entry can go: what it stood for has been removed. `false` waits for the peering.
@@ -51,7 +51,12 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     let stored = Stored::read(client, &tenant_name).await?;
     if !forgotten::keeps(context, entry, &tenant_name, stored.as_ref()).await? {
         let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
-        give_back(context, &namespace, &peer.cluster_id, stored.map(|it| (service, it))).await?;
+        let nonce = match stored {
+            Some(stored) => stored.nonce,
+            // It may have been asked for, only not stored.
+            None => identity::nonce_for(client, &peer.cluster_id).await?,
+        };
+        give_back(context, &namespace, &peer.cluster_id, Some((service, nonce))).await?;
     }
     Ok(true)
 }
@@ -62,14 +67,11 @@ pub(super) async fn give_back(
     context: &Context,
     namespace: &Namespace,
     peer: &ClusterId,
-    stored: Option<(AuthService, Stored)>,
+    from: Option<(AuthService, Confidential)>,
 ) -> Result<(), Error> {
     let client = &context.client;
-    if let Some((service, stored)) = stored {
-        let release = IdentityRelease {
-            cluster_id: context.settings.cluster_id.clone(),
-            nonce: stored.nonce,
-        };
+    if let Some((service, nonce)) = from {
+        let release = IdentityRelease { cluster_id: context.settings.cluster_id.clone(), nonce };
         // It may be gone for good: no reason to keep what there is here.
         if let Err(failure) = service.release(&release).await {
             info!(cluster = %peer, "give the identity back: {failure}");

@@ -85,11 +85,11 @@ async fn reconcile(
     }
     info!(cluster = %peer, "it has not come back");
     let stored = Stored::read(&context.client, &namespace.name_any()).await?;
-    let stored = stored.and_then(|stored| {
+    let from = stored.and_then(|stored| {
         let service = AuthService::new(stored.auth_url.as_deref()?, stored.fingerprint);
-        Some((service, stored))
+        Some((service, stored.nonce))
     });
-    give_back(context, namespace, &peer, stored).await?;
+    give_back(context, namespace, &peer, from).await?;
     // The other cluster may need the namespace still.
     note(context, &namespace.name_any(), None).await?;
     Ok(Again::WhenAsked)

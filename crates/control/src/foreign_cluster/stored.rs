@@ -13,7 +13,6 @@ use tombolo_runtime::writer;
 use super::MANAGER;
 use crate::identity::{Error, failed, tenant::once_allowed};
 
-const NEXT_KEY: &str = "nextKey";
 const GENERATION: &str = "generation";
 const RETURN_TOKEN_SENT: &str = "returnTokenSent";
 const AUTH_URL: &str = "authUrl";
@@ -26,8 +25,6 @@ pub(super) struct Stored {
     pub nonce: Confidential,
     /// The identity, once it was given.
     pub access: Option<Access>,
-    /// The key of the certificate that is asked for next.
-    pub next_key: Option<Confidential>,
     /// The generation of our identity there, as that cluster has named it.
     pub generation: Option<String>,
     /// Whether that cluster has what it needs to get an identity here.
@@ -58,7 +55,6 @@ impl Stored {
         Self {
             nonce: text(IDENTITY_NONCE_KEY).unwrap_or_default().into(),
             access: kubeconfig,
-            next_key: text(NEXT_KEY).map(Confidential::from),
             generation: text(GENERATION),
             return_token_sent: text(RETURN_TOKEN_SENT).is_some(),
             auth_url: text(AUTH_URL),
@@ -78,7 +74,6 @@ impl Stored {
         let fields = [
             (IDENTITY_NONCE_KEY, Some(self.nonce.reveal())),
             (IDENTITY_KUBECONFIG_KEY, kubeconfig.as_ref().map(Confidential::reveal)),
-            (NEXT_KEY, self.next_key.as_ref().map(Confidential::reveal)),
             (GENERATION, self.generation.as_deref()),
             (RETURN_TOKEN_SENT, self.return_token_sent.then_some("true")),
             (AUTH_URL, self.auth_url.as_deref()),

@@ -20,8 +20,14 @@ use tombolo_api::{
 use tombolo_core::identity::{Stage, Subject, rules};
 use tombolo_runtime::writer;
 
-use super::{Error, MANAGER, failed, tenant::once_allowed};
-use crate::binding::{Rights, account_of, bind, user};
+use super::{
+    Error, MANAGER, failed,
+    tenant::{self, Tenant, once_allowed},
+};
+use crate::{
+    binding::{Rights, account_of, bind, user},
+    context::Context,
+};
 
 /// How long a token counts; it is renewed long before.
 pub(crate) const TOKEN_SECONDS: i64 = 24 * 60 * 60;
@@ -36,14 +42,15 @@ pub(super) async fn generation(client: &Client, tenant: &str) -> Result<Option<S
 }
 
 /// Makes account and rights what they should be at this stage, and binds them to the user that
-/// certificates are for.
+/// certificates are for. Also sees to our own rights there, which it takes to do that.
 pub(super) async fn ensure(
-    client: &Client,
-    tenant: &str,
+    context: &Context,
+    tenant: &Tenant,
     peer: &ClusterName,
     stage: Stage,
     subject: &Subject,
 ) -> Result<(), Error> {
+    let (client, name) = (&context.client, &*tenant.name);
     let metadata = ObjectMeta { name: Some(TENANT_ACCOUNT.to_owned()), ..ObjectMeta::default() };
     let noted = (GENERATION_ANNOTATION.to_owned(), subject.generation.clone());
     let account = ServiceAccount {
@@ -52,19 +59,21 @@ pub(super) async fn ensure(
         ..ServiceAccount::default()
     };
     let role = Role { metadata, rules: Some(rules(peer, stage)) };
-    let subjects = vec![account_of((TENANT_ACCOUNT, tenant)), user(subject.to_string())];
+    let subjects = vec![account_of((TENANT_ACCOUNT, name)), user(subject.to_string())];
     let binding = bind(TENANT_ACCOUNT, Rights::Role(TENANT_ACCOUNT), subjects);
-    let said = |what: &str| failed(format!("make the {what} {tenant}/{TENANT_ACCOUNT}"));
-    let accounts = Api::namespaced(client.clone(), tenant);
-    let roles = Api::namespaced(client.clone(), tenant);
-    let bindings = Api::namespaced(client.clone(), tenant);
+    let said = |what: &str| failed(format!("make the {what} {name}/{TENANT_ACCOUNT}"));
+    let accounts = Api::namespaced(client.clone(), name);
+    let roles = Api::namespaced(client.clone(), name);
+    let bindings = Api::namespaced(client.clone(), name);
     // Before any rights are bound to a generation it is noted, so that it is known which to end.
     let noted = async {
+        tenant::equip(context, tenant).await?;
         let applied = once_allowed(|| writer::apply(&accounts, MANAGER, &account));
         applied.await.map(drop).map_err(said("ServiceAccount"))
     };
     let granted =
         async { writer::apply(&roles, MANAGER, &role).await.map(drop).map_err(said("Role")) };
+    tenant::heeded(context, tenant).await;
     tokio::try_join!(noted, granted)?;
     writer::apply(&bindings, MANAGER, &binding).await.map(drop).map_err(said("RoleBinding"))
 }

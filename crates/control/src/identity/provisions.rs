@@ -19,13 +19,15 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tombolo_api::{
-    Fingerprint,
+    ClusterId, Fingerprint,
+    auth::Confidential,
     config::ClusterConfig,
     names::{
         AUTH_CERTIFICATE_SECRET, AUTH_SERVICE, AUTH_TOKEN_KEY, AUTH_TOKEN_SECRET, CLUSTER_CONFIG,
         CLUSTER_ID_LABEL, FINGERPRINT_ANNOTATION, NAMESPACE, NONCE_KEY_SECRET,
     },
 };
+use tombolo_core::identity::nonce;
 use tombolo_runtime::{
     observe::{Observer, named},
     writer,
@@ -69,8 +71,13 @@ async fn ensure(client: &Client) -> Result<(), Error> {
     announce(client, certificate).await
 }
 
+/// What proves to another cluster that it is we who ask, however often it is asked for.
+pub(crate) async fn nonce_for(client: &Client, peer: &ClusterId) -> Result<Confidential, Error> {
+    Ok(nonce(&nonce_key(client).await?, peer))
+}
+
 /// The key that nonces are made of.
-pub(crate) async fn nonce_key(client: &Client) -> Result<Vec<u8>, Error> {
+async fn nonce_key(client: &Client) -> Result<Vec<u8>, Error> {
     const KEY: &str = "key";
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     if let Some(key) = text(read(&secrets, NONCE_KEY_SECRET).await?.as_ref(), KEY) {

@@ -15,7 +15,7 @@ use kube::{
     core::NamespaceResourceScope,
 };
 use serde::de::DeserializeOwned;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tombolo_api::{
     ClusterId, ClusterIdentity, ClusterName,
     discovery::{ForeignCluster, ResourceRequest},
@@ -36,13 +36,16 @@ use tombolo_runtime::writer;
 use tracing::{debug, info};
 
 use super::{Error, MANAGER, failed};
-use crate::binding::{Rights, binding};
+use crate::{
+    binding::{Rights, binding},
+    context::Context,
+};
 
 /// Who of this cluster needs rights in a tenant namespace: by which ClusterRole, and which account.
 const BOUND: [(&str, &str); 2] =
     [(CONTROL_TENANT_ROLE, CONTROL_ACCOUNT), (KUBELET_TENANT_ROLE, KUBELET_ACCOUNT)];
 
-/// How long the API server may take to heed a binding that was made just now.
+/// How long the API server may take to heed what was made just now.
 const HEEDED_WITHIN: Duration = Duration::from_millis(200);
 
 /// A peer's namespace.
@@ -53,14 +56,8 @@ pub(crate) struct Tenant {
     pub is_new: bool,
 }
 
-/// The peer's namespace, which is made if there is none.
-pub(crate) async fn ensure(client: &Client, peer: &ClusterIdentity) -> Result<Tenant, Error> {
-    let found = find(client, &peer.cluster_id).await?;
-    complete(client, peer, found.as_ref()).await
-}
-
-/// The same, for who has looked for it already.
-pub(crate) async fn complete(
+/// The peer's namespace, which is made if none was found.
+pub(crate) async fn place(
     client: &Client,
     peer: &ClusterIdentity,
     found: Option<&Namespace>,
@@ -77,11 +74,24 @@ pub(crate) async fn complete(
     if namespace.metadata.deletion_timestamp.is_some() {
         return Err(Error::Ending(name));
     }
-    let is_new = found.is_none();
+    Ok(Tenant { name, is_new: found.is_none() })
+}
+
+/// Gives those of this cluster who work in the namespace the rights to do that.
+pub(crate) async fn equip(context: &Context, tenant: &Tenant) -> Result<(), Error> {
+    heeded(context, tenant).await;
     let [control, kubelet] =
-        BOUND.map(|(role, account)| bind(client, &name, is_new, role, account));
-    tokio::try_join!(control, kubelet)?;
-    Ok(Tenant { name, is_new })
+        BOUND.map(|(role, account)| bind(&context.client, tenant, role, account));
+    tokio::try_join!(control, kubelet).map(drop)
+}
+
+/// Waits until it is known that there is a namespace which was made just now. Who does not wait is
+/// made to wait by the API server, for longer.
+pub(super) async fn heeded(context: &Context, tenant: &Tenant) {
+    if tenant.is_new {
+        let namespaces = context.watches.of::<Namespace>();
+        let _ = timeout(HEEDED_WITHIN, namespaces.has("", &tenant.name)).await;
+    }
 }
 
 /// Does what only a binding that was made just now allows: the API server hears of it a moment
@@ -217,8 +227,7 @@ async fn make(client: &Client, peer: &ClusterIdentity) -> Result<Namespace, Erro
 
 async fn bind(
     client: &Client,
-    namespace: &str,
-    is_new: bool,
+    Tenant { name: namespace, is_new }: &Tenant,
     role: &str,
     account: &str,
 ) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 use tombolo_api::{
     ClusterId, ClusterName,
     auth::{AuthError, Confidential, IdentityRequest},
-    names::{AUTH_NAMESPACE, CLUSTER_ID_LABEL, IDENTITY_RECORD_LABEL},
+    names::{AUTH_NAMESPACE, CLUSTER_ID_LABEL, FINALIZER, IDENTITY_RECORD_LABEL},
 };
 
 use super::nonce::hash;
@@ -114,6 +114,8 @@ impl Record {
         let mut secret = Secret::default();
         secret.metadata.name = Some(record_name(&self.cluster_id));
         secret.metadata.namespace = Some(AUTH_NAMESPACE.to_owned());
+        // What is made for it is removed with it.
+        secret.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         secret.metadata.labels = Some(BTreeMap::from([
             (CLUSTER_ID_LABEL.to_owned(), self.cluster_id.to_string()),
             (IDENTITY_RECORD_LABEL.to_owned(), "true".to_owned()),

@@ -23,7 +23,9 @@ pub async fn find(client: &Client) -> Result<String, UnknownUrl> {
     let nodes = match exposure {
         Exposure::At(_) => Vec::new(),
         Exposure::NodePort(_) => {
-            let real = ListParams::default().labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
+            // As they were a moment ago: nothing has to be waited for then.
+            let real = ListParams::default().match_any();
+            let real = real.labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
             Api::<Node>::all(client.clone()).list(&real).await?.items
         }
     };

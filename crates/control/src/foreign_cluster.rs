@@ -71,9 +71,10 @@ pub async fn run(context: Arc<Context>) {
         let id = token.labels().get(CLUSTER_ID_LABEL).and_then(|id| id.parse().ok());
         id.map(|id| with_id(&clusters, &id)).unwrap_or_default()
     });
-    let state = Clusters { context: context.clone(), known };
+    let state = Clusters { context: context.clone(), known, tokens };
     let work = queue::run("foreign-cluster", asked, async |name: String| {
         state.known.filled().await;
+        state.tokens.filled().await;
         match state.known.get("", &name) {
             Some(entry) => reconcile(&entry, &state).await,
             None => Ok(Again::WhenAsked),
@@ -90,6 +91,8 @@ pub async fn run(context: Arc<Context>) {
 pub(crate) struct Clusters {
     context: Arc<Context>,
     known: Arc<Watched<ForeignCluster>>,
+    /// The tokens for them.
+    tokens: Watched<Secret>,
 }
 
 impl Clusters {

@@ -158,9 +158,9 @@ impl Giver {
         }
         let stage = self.stage(record.tenant.as_deref());
         if !self.ensured.is_recent(secret, stage) {
-            let found = tenant::find(client, &record.cluster_id).await?;
-            let subject = self.subject(&record, found.as_ref()).await?;
-            self.ensure(secret, &record, found.as_ref(), &subject).await?;
+            let found = tenant::known(&self.context, &record.cluster_id).await;
+            let subject = self.subject(&record, found.as_deref()).await?;
+            self.ensure(secret, &record, found, &subject).await?;
         }
         let now = Timestamp::now();
         match record.forget_at() {
@@ -183,13 +183,13 @@ impl Giver {
             finalizer::keep(records, secret, FINALIZER).await.map_err(failed("keep the record"))
         };
         let known = async {
-            let found = tenant::find(client, &record.cluster_id).await?;
-            Ok((self.subject(record, found.as_ref()).await?, found))
+            let found = tenant::known(&self.context, &record.cluster_id).await;
+            Ok((self.subject(record, found.as_deref()).await?, found))
         };
         // Nothing is made before the record is kept, so that all is removed with it.
         let (secret, (subject, found), ca) = tokio::try_join!(kept, known, root_ca(&self.context))?;
         let (tenant, signed) = tokio::join!(
-            self.ensure(&secret, record, found.as_ref(), &subject),
+            self.ensure(&secret, record, found, &subject),
             self.sign(record, &subject)
         );
         let (tenant, signed) = (tenant?, signed?);
@@ -245,7 +245,7 @@ impl Giver {
         &self,
         secret: &Secret,
         record: &Record,
-        found: Option<&Namespace>,
+        found: Option<Arc<Namespace>>,
         subject: &Subject,
     ) -> Result<String, Error> {
         let client = &self.context.client;

@@ -10,6 +10,7 @@ mod owner;
 mod serve;
 mod service;
 mod store;
+mod teller;
 
 use std::collections::BTreeSet;
 

@@ -23,7 +23,7 @@ use self::{
 };
 pub use self::{
     external::{PART_SIZE, REST},
-    parts::{Changes, NETWORKS, NotAPart, Part, WRITER},
+    parts::{Changes, NETWORKS, NotAPart, Part, Told, WRITER},
     pool::{node_network, pools},
 };
 use crate::translate::{ExternalIp, Mismatch, NamedNetwork, Networks, NotInNetwork};
@@ -248,7 +248,9 @@ impl Ipam {
     /// else is asked for.
     pub fn take_changes(&mut self) -> Changes {
         self.freed.clear();
-        std::mem::take(&mut self.changes)
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.told.extend(changes.parts.iter().filter_map(Part::told));
+        changes
     }
 
     fn networks(&self, cluster: &ClusterId) -> Result<Networks, IpamError> {

@@ -1,27 +1,29 @@
 //! Asks another cluster for an identity: for a certificate first, and for a token where its auth
 //! service knows of no certificates.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, ObjectMeta, PostParams},
+    api::{ObjectMeta, PostParams},
 };
 use serde_json::Value;
 use tombolo_api::{
     ClusterIdentity,
     auth::{Confidential, IdentityRequest, IdentityResponse, Refusal},
     discovery::{AuthStatus, ForeignCluster, TenantNamespace},
-    names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, NAMESPACE},
+    names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, CLUSTER_ID_LABEL},
 };
 use tombolo_core::identity::{
     Access, Credentials, Incomplete, Subject, is_generation, return_token_name,
 };
-use tombolo_runtime::metrics::Met;
+use tombolo_runtime::{metrics::Met, observe::Watched};
 use tracing::{debug, info};
 
 use super::{
-    Authenticated, Error, Setback,
+    Authenticated, Clusters, Error, Setback,
     auth_service::Failure,
     authenticate::{Greeted, refused, setback},
     kept::{lifetime, look_again},
@@ -36,19 +38,20 @@ use crate::{
 
 /// Asks for an identity, with each token that there is for that cluster, or with none.
 pub(super) async fn ask(
-    context: &Context,
+    state: &Clusters,
     entry: &ForeignCluster,
     met: &Greeted<'_>,
 ) -> Result<Authenticated, Error> {
+    let context = &*state.context;
     let (client, peer) = (&context.client, &met.peer);
-    let (found, nonce, tokens, auth_url) = tokio::try_join!(
-        tenant::find(client, &peer.cluster_id),
+    let found = tenant::known(context, &peer.cluster_id).await;
+    // As long as the namespace is there, what has been asked for is given back in the end.
+    let (tenant, nonce, auth_url) = tokio::try_join!(
+        tenant::place(client, peer, found),
         identity::nonce_for(client, &peer.cluster_id),
-        tokens(context, peer),
         async { Ok(auth_url::find(client).await.ok()) },
     )?;
-    // As long as this is there, what has been asked for is given back in the end.
-    let tenant = tenant::place(client, peer, found.as_ref()).await?;
+    let tokens = tokens(&state.tokens, peer);
     // Nothing can be in a namespace that is new: so nobody needs rights there yet.
     let before = if tenant.is_new {
         None
@@ -220,28 +223,26 @@ fn complete(access: Access, key: &Confidential) -> Result<Access, String> {
 
 /// The tokens for a cluster: those that somebody has put here first, then the one that it sent;
 /// the empty one when there are none.
-async fn tokens(
-    context: &Context,
-    peer: &ClusterIdentity,
-) -> Result<Vec<Confidential>, identity::Error> {
-    let secrets = Api::<Secret>::namespaced(context.client.clone(), NAMESPACE);
-    let labels = format!("{AUTH_TOKEN_LABEL},{CLUSTER_ID_LABEL}={}", peer.cluster_id);
-    let found = secrets.list(&ListParams::default().labels(&labels)).await;
-    let mut found = found.map_err(failed("list the tokens for other clusters"))?.items;
+fn tokens(all: &Watched<Secret>, peer: &ClusterIdentity) -> Vec<Confidential> {
+    let id = peer.cluster_id.as_str();
+    let mut found = all.index().state_filter(|secret| {
+        secret.labels().get(CLUSTER_ID_LABEL).is_some_and(|label| label == id)
+    });
     found.sort_by_key(|secret| {
         let name = secret.name_any();
         (name.starts_with("remote-token-"), name)
     });
-    let text = |secret: Secret| {
-        let bytes = secret.data?.remove(AUTH_TOKEN_KEY)?;
-        Some(String::from_utf8(bytes.0).ok()?.trim().to_owned()).filter(|text| !text.is_empty())
+    let text = |secret: &Arc<Secret>| {
+        let bytes = secret.data.as_ref()?.get(AUTH_TOKEN_KEY)?;
+        let text = String::from_utf8(bytes.0.clone()).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
     let mut tokens: Vec<Confidential> =
-        found.into_iter().filter_map(text).map(Confidential::from).collect();
+        found.iter().filter_map(text).map(Confidential::from).collect();
     if tokens.is_empty() {
         tokens.push(Confidential::default());
     }
-    Ok(tokens)
+    tokens
 }
 
 /// The token by which that cluster, and no other, gets an identity here.

@@ -155,7 +155,7 @@ async fn greet(
     fill_in(context, entry, &peer, shown).await?;
     let met = Greeted { peer, generation: info.generation, shown, service };
     let start = Instant::now();
-    let reached = ask::ask(context, entry, &met).await?;
+    let reached = ask::ask(state, entry, &met).await?;
     metrics::took(Step::Identity, start.elapsed());
     Ok(reached)
 }

@@ -126,7 +126,7 @@ pub(super) async fn from_before(
     peer: &ClusterIdentity,
 ) -> Result<Option<Authenticated>, Error> {
     let Some(pin) = entry.spec.fingerprint else { return Ok(None) };
-    let found = tenant::find(&context.client, &peer.cluster_id).await?;
+    let found = tenant::known(context, &peer.cluster_id).await;
     let Some(namespace) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else {
         return Ok(None);
     };
@@ -204,7 +204,8 @@ async fn counts(context: &Context, tenant: &str, peer: &ClusterIdentity) -> Opti
         Err(_) => return Some(false),
     };
     let requests = Api::<ResourceRequest>::namespaced(remote.client, &remote.namespace);
-    let one = ListParams::default().limit(1);
+    // Whoever is asked like this need not make sure that it has heard of everything.
+    let one = ListParams::default().limit(1).match_any();
     match timeout(PATIENCE, requests.list_metadata(&one)).await.ok()? {
         Ok(_) => Some(true),
         Err(error) => says_unknown(&error).then_some(false),

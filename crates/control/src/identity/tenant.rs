@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Debug,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -38,6 +39,7 @@ use tracing::{debug, info};
 use super::{Error, MANAGER, failed};
 use crate::{
     binding::{Rights, binding},
+    by_tenant::peer_of,
     context::Context,
 };
 
@@ -60,21 +62,17 @@ pub(crate) struct Tenant {
 pub(crate) async fn place(
     client: &Client,
     peer: &ClusterIdentity,
-    found: Option<&Namespace>,
+    found: Option<Arc<Namespace>>,
 ) -> Result<Tenant, Error> {
-    let made;
-    let namespace = match found {
-        Some(namespace) => namespace,
-        None => {
-            made = make(client, peer).await?;
-            &made
-        }
+    let (namespace, is_new) = match found {
+        Some(namespace) => (namespace, false),
+        None => make(client, peer).await?,
     };
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
         return Err(Error::Ending(name));
     }
-    Ok(Tenant { name, is_new: found.is_none() })
+    Ok(Tenant { name, is_new })
 }
 
 /// Gives those of this cluster who work in the namespace the rights to do that.
@@ -115,7 +113,17 @@ where
     }
 }
 
-/// The peer's namespace.
+/// The peer's namespace, as it was a moment ago. Whoever makes it then finds it if it is there.
+pub(crate) async fn known(context: &Context, peer: &ClusterId) -> Option<Arc<Namespace>> {
+    let namespaces = context.watches.of::<Namespace>();
+    namespaces.filled().await;
+    let is_it = |namespace: &Namespace| peer_of(namespace).as_ref() == Some(peer);
+    let mut found = namespaces.index().state_filter(is_it);
+    found.sort_by_key(|namespace| namespace.metadata.deletion_timestamp.is_some());
+    found.into_iter().next()
+}
+
+/// The peer's namespace. Takes some time: the API server makes sure that it has heard of everything.
 pub(crate) async fn find(client: &Client, peer: &ClusterId) -> Result<Option<Namespace>, Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
     let labels = format!("{TENANT_LABEL}=true,{CLUSTER_ID_LABEL}={peer}");
@@ -192,8 +200,9 @@ where
     Ok(!found.items.is_empty())
 }
 
-/// Makes one that is called after the peer, and after its id too when that name is taken.
-async fn make(client: &Client, peer: &ClusterIdentity) -> Result<Namespace, Error> {
+/// Makes one that is called after the peer, and after its id too when that name is taken. Says whether
+/// it was not there before.
+async fn make(client: &Client, peer: &ClusterIdentity) -> Result<(Arc<Namespace>, bool), Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let labels = [
@@ -214,7 +223,7 @@ async fn make(client: &Client, peer: &ClusterIdentity) -> Result<Namespace, Erro
         Err(kube::Error::Api(status)) if status.code == 409 => {
             // It may be the peer's, made for the other direction just now.
             if let Some(namespace) = find(client, &peer.cluster_id).await? {
-                return Ok(namespace);
+                return Ok((Arc::new(namespace), false));
             }
             namespaces.create(&params, &called(&tenant_namespace(peer, |_| true))).await
         }
@@ -222,7 +231,7 @@ async fn make(client: &Client, peer: &ClusterIdentity) -> Result<Namespace, Erro
     };
     let made = made.map_err(failed(format!("make the namespace {name}")))?;
     info!(namespace = made.name_any(), cluster = %peer.cluster_id, "made the tenant namespace");
-    Ok(made)
+    Ok((Arc::new(made), true))
 }
 
 async fn bind(

@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 use super::{
     StartError,
     store::{Store, StoreError, Stored},
+    teller::Turn,
 };
 
 /// Does something with the state, and says what to do when that is stored.
@@ -35,8 +36,20 @@ pub(super) struct Owner {
     store: Store,
     inbox: mpsc::Receiver<Request>,
     shutdown: Shutdown,
+    /// How many may ask at once: those who were answered last, and who came meanwhile.
+    expected: usize,
     /// How long the last write took.
     took: Duration,
+}
+
+/// What there is to do.
+enum Due {
+    /// Somebody asks.
+    Asked(Request),
+    /// Addresses have rested.
+    Rested,
+    /// The gateways are to be told something, or were.
+    Turn(Turn),
 }
 
 impl Owner {
@@ -48,7 +61,7 @@ impl Owner {
         shutdown: Shutdown,
     ) -> Result<Self, StartError> {
         let state = load(config, &mut store).await?;
-        Ok(Self { state, store, inbox, shutdown, took: Duration::ZERO })
+        Ok(Self { state, store, inbox, shutdown, expected: 0, took: Duration::ZERO })
     }
 
     pub(super) fn state(&self) -> &State {
@@ -58,52 +71,65 @@ impl Owner {
     /// Answers until the end is asked for, or until another process writes.
     pub(super) async fn run(mut self) {
         let shutdown = self.shutdown.clone();
-        let mut answered = 0;
-        while let Some(Some(mut replies)) = shutdown.or(self.next(answered)).await {
-            answered = replies.len();
-            let begun = Instant::now();
-            let stored = self.store.write(&mut self.state).await;
-            self.took = begun.elapsed();
-            if let Err(error) = &stored {
-                warn!("the addresses in use could not be stored: {}", Chain(error));
-            }
-            for reply in replies.drain(..) {
-                reply(stored.is_ok());
-            }
-            if stored.is_err() && shutdown.or(self.reload()).await != Some(true) {
-                return shutdown.ask();
+        while let Some(Some(due)) = shutdown.or(self.next()).await {
+            let done = match due {
+                Due::Asked(first) => {
+                    let Some(requests) = shutdown.or(self.gather(first)).await else { break };
+                    self.answer(requests).await
+                }
+                Due::Rested => {
+                    self.state.wake(Timestamp::now(), WAKE);
+                    self.store.write(&mut self.state).await
+                }
+                Due::Turn(Turn::Tell) => self.store.tell(&self.state).await,
+                Due::Turn(Turn::Told(outcome)) => outcome,
+            };
+            if let Err(error) = done {
+                warn!("the addresses in use could not be stored: {}", Chain(&error));
+                if shutdown.or(self.reload()).await != Some(true) {
+                    return shutdown.ask();
+                }
             }
         }
-        if let Err(error) = self.store.close().await {
+        if let Err(error) = self.store.close(&self.state).await {
             debug!("the parts in use stay open: {}", Chain(&error));
         }
     }
 
-    /// Waits for something to do, and does it. Nothing when there is nobody who could ask.
-    async fn next(&mut self, answered: usize) -> Option<Vec<Reply>> {
-        let expected = answered + self.inbox.len();
-        let first = tokio::select! {
-            request = self.inbox.recv() => request?,
-            () = rested(self.state.next_to_wake()) => {
-                self.state.wake(Timestamp::now(), WAKE);
-                return Some(Vec::new());
-            }
-        };
-        let requests = self.gather(first, expected).await;
+    /// Waits for something to do. Nothing when there is nobody who could ask.
+    async fn next(&mut self) -> Option<Due> {
+        Some(tokio::select! {
+            request = self.inbox.recv() => Due::Asked(request?),
+            () = rested(self.state.next_to_wake()) => Due::Rested,
+            turn = self.store.turn() => Due::Turn(turn),
+        })
+    }
+
+    /// Does what is asked for, stores it, and answers.
+    async fn answer(&mut self, requests: Vec<Request>) -> Result<(), StoreError> {
         self.state.expect(requests.len());
-        Some(requests.into_iter().map(|request| request(&mut self.state)).collect())
+        let replies: Vec<Reply> =
+            requests.into_iter().map(|request| request(&mut self.state)).collect();
+        let begun = Instant::now();
+        let stored = self.store.write(&mut self.state).await;
+        self.took = begun.elapsed();
+        self.expected = replies.len() + self.inbox.len();
+        for reply in replies {
+            reply(stored.is_ok());
+        }
+        stored
     }
 
     /// All that is asked for by now, and what those ask for who were just answered and ask again at
     /// once.
-    async fn gather(&mut self, first: Request, expected: usize) -> Vec<Request> {
+    async fn gather(&mut self, first: Request) -> Vec<Request> {
         let mut requests = vec![first];
         let end = Instant::now() + self.took;
         loop {
             while let Ok(request) = self.inbox.try_recv() {
                 requests.push(request);
             }
-            if requests.len() >= expected {
+            if requests.len() >= self.expected {
                 return requests;
             }
             let quiet = end.min(Instant::now() + GATHER);
@@ -139,6 +165,7 @@ async fn load(config: Config, store: &mut Store) -> Result<State, StartError> {
     let mut state = State::load(config, &storages, &mappings, Timestamp::now())
         .map_err(StartError::External)?;
     store.write(&mut state).await.map_err(StartError::Write)?;
+    store.tell_all(&state).await.map_err(StartError::Write)?;
     Ok(state)
 }
 

@@ -9,10 +9,13 @@ use std::{
 
 use kube::Client;
 use tombolo_api::net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Writer};
-use tombolo_core::ipam::{Changes, Ipam as State, NETWORKS, Part, WRITER};
+use tombolo_core::ipam::{Changes, Ipam as State, NETWORKS, Part, Told, WRITER};
 use uuid::Uuid;
 
-use super::kept::Kept;
+use super::{
+    kept::Kept,
+    teller::{Teller, Turn},
+};
 
 /// How many parts are written at a time.
 const AT_ONCE: usize = 64;
@@ -21,6 +24,8 @@ const OPEN: usize = 32;
 /// How many parts are opened ahead, and since when that is worth while.
 const AHEAD: u32 = 16;
 const FAST: Duration = Duration::from_secs(1);
+/// How many NatMappings may be behind what is stored.
+const BEHIND: usize = 32;
 
 /// It can't be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +36,9 @@ pub enum StoreError {
     /// Another process has begun to write.
     #[error("another process writes the addresses in use now")]
     Deposed,
+    /// This process stopped in the middle of a write.
+    #[error("a write was cut off")]
+    Cut,
 }
 
 impl StoreError {
@@ -40,8 +48,10 @@ impl StoreError {
 }
 
 pub(super) struct Store {
+    client: Client,
     storages: Kept<IpamStorage>,
-    mappings: Kept<NatMapping>,
+    /// Of those it owes, the first part or another one is open.
+    teller: Teller,
     /// This process, among all that ever write; nothing before it has begun to.
     holder: Option<String>,
     /// What may be written to: the API server knows.
@@ -63,8 +73,9 @@ pub(super) struct Stored {
 impl Store {
     pub(super) fn new(client: &Client) -> Self {
         Self {
+            client: client.clone(),
             storages: Kept::new(client.clone()),
-            mappings: Kept::new(client.clone()),
+            teller: Teller::new(Kept::new(client.clone())),
             holder: None,
             open: BTreeSet::new(),
             fences: BTreeSet::new(),
@@ -84,12 +95,20 @@ impl Store {
         }
     }
 
-    /// Writes what has changed in the state.
+    /// Writes what has changed in the state, but for what follows from it: the gateways are told of
+    /// that in their turn, or here where it is much.
     pub(super) async fn write(&mut self, state: &mut State) -> Result<(), StoreError> {
-        let Changes { networks, parts } = state.take_changes();
+        let Changes { networks, parts, told } = state.take_changes();
         let parts: Vec<Part> = parts.into_iter().collect();
         for some in parts.chunks(AT_ONCE) {
             self.write_parts(state, some).await?;
+        }
+        let told: Vec<Told> = told.into_iter().collect();
+        for some in told.chunks(BEHIND) {
+            if self.teller.behind() + some.len() > BEHIND {
+                self.tell_all(state).await?;
+            }
+            self.teller.note(some.iter().cloned());
         }
         // At last: the networks of peers may have been in it, too.
         if networks {
@@ -109,18 +128,47 @@ impl Store {
             let empty = || stays(part).then(IpamStorageSpec::default);
             (part.storage(), state.storage(part).or_else(empty))
         });
-        let mappings = parts.iter().filter_map(|part| {
-            let empty = || stays(part).then(|| nothing_mapped(part));
-            Some((part.mapping()?, state.nat_mapping(part).or_else(empty)))
+        self.storages.write(storages.collect()).await
+    }
+
+    /// Waits until the gateways are to be told something, or were. Whoever stops waiting misses
+    /// nothing.
+    pub(super) async fn turn(&mut self) -> Turn {
+        self.teller.turn().await
+    }
+
+    /// Begins to tell the gateways what they do not know yet.
+    pub(super) async fn tell(&mut self, state: &State) -> Result<(), StoreError> {
+        let told = self.teller.take();
+        let is_open =
+            |told: &&Told| self.open.iter().any(|part| part.told().as_ref() == Some(told));
+        let closed: Vec<Part> =
+            told.iter().filter(|told| !is_open(told)).map(Told::first).collect();
+        self.open(&closed).await?;
+        let fenced: BTreeSet<Told> = self.fences.iter().filter_map(Part::told).collect();
+        let changes = told.into_iter().map(|told| {
+            let stays = fenced.contains(&told) && state.subnets(told.cluster()).is_some();
+            let empty = || stays.then(|| nothing_mapped(&told));
+            (told.name(), state.nat_mapping(&told).or_else(empty))
         });
-        let (storages, mappings) = (storages.collect(), mappings.collect());
-        let (stored, told) =
-            tokio::join!(self.storages.write(storages), self.mappings.write(mappings));
-        stored.and(told)
+        self.teller.begin(changes.collect());
+        Ok(())
+    }
+
+    /// Tells the gateways all that they do not know yet.
+    pub(super) async fn tell_all(&mut self, state: &State) -> Result<(), StoreError> {
+        while self.teller.is_behind() {
+            match self.teller.turn_now().await {
+                Turn::Tell => self.tell(state).await?,
+                Turn::Told(outcome) => outcome?,
+            }
+        }
+        Ok(())
     }
 
     /// Nothing is written any more: the next one has nothing to keep from it.
-    pub(super) async fn close(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn close(&mut self, state: &State) -> Result<(), StoreError> {
+        self.tell_all(state).await?;
         self.open.clear();
         self.say_who_writes().await
     }
@@ -136,23 +184,26 @@ impl Store {
         self.open = before.open.iter().filter_map(|name| name.parse().ok()).collect();
         self.say_who_writes().await?;
 
+        let mut mappings = Kept::new(self.client.clone());
         let mut stored =
-            Stored { storages: self.storages.read().await?, mappings: self.mappings.read().await? };
+            Stored { storages: self.storages.read().await?, mappings: mappings.read().await? };
         let mark = format!("{}/{}", self.holder.as_deref().unwrap_or_default(), self.claims);
         for part in &self.open {
             if !self.storages.knows(&part.storage()) {
                 stored.storages.push(IpamStorage::new(&part.storage(), IpamStorageSpec::default()));
             }
-            if let Some(mapping) = part.mapping().filter(|name| !self.mappings.knows(name)) {
-                stored.mappings.push(NatMapping::new(&mapping, nothing_mapped(part)));
-            }
+        }
+        let told: BTreeSet<Told> = self.open.iter().filter_map(Part::told).collect();
+        for told in told.iter().filter(|told| !mappings.knows(&told.name())) {
+            stored.mappings.push(NatMapping::new(&told.name(), nothing_mapped(told)));
         }
         let open: BTreeSet<_> =
             self.open.iter().map(Part::storage).chain([NETWORKS.into()]).collect();
         self.storages.touch(&stored.storages, &open, &mark).await?;
-        let open: BTreeSet<_> = self.open.iter().filter_map(Part::mapping).collect();
-        self.mappings.touch(&stored.mappings, &open, &mark).await?;
+        let open: BTreeSet<_> = told.iter().map(Told::name).collect();
+        mappings.touch(&stored.mappings, &open, &mark).await?;
         self.confirm().await?;
+        self.teller = Teller::new(mappings);
         self.fences.extend(self.open.iter().cloned());
         Ok(stored)
     }
@@ -173,7 +224,8 @@ impl Store {
             return Ok(());
         }
         if self.open.len() + parts.len() > OPEN {
-            self.open.clear();
+            let teller = &self.teller;
+            self.open.retain(|part| part.told().is_some_and(|told| teller.owes(&told)));
         }
         self.open.extend(parts.iter().cloned());
         if self.opened.elapsed() < FAST {
@@ -195,6 +247,6 @@ impl Store {
     }
 }
 
-fn nothing_mapped(part: &Part) -> NatMappingSpec {
-    NatMappingSpec { cluster_id: part.cluster().clone(), cluster_mappings: BTreeMap::new() }
+fn nothing_mapped(told: &Told) -> NatMappingSpec {
+    NatMappingSpec { cluster_id: told.cluster().clone(), cluster_mappings: BTreeMap::new() }
 }

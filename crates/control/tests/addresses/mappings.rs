@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tombolo_api::{
     ClusterId, NatCidr,
@@ -30,7 +30,7 @@ async fn a_mapping_survives_a_restart() {
     ipam.set_local_names(turin.clone(), NatCidr::None, name).await.unwrap();
     let mapped = map(&mut client, turin.as_str(), node).await.unwrap();
     assert!(mapped.starts_with("10.60."), "{mapped} is as turin calls it");
-    assert_eq!(rome.nat_mappings().await[node], mapped, "the gateway is told");
+    assert_eq!(rome.told(1).await[node], mapped, "the gateway is told");
     assert_eq!(map(&mut client, turin.as_str(), "10.244.1.7").await.unwrap(), "10.244.1.7");
     service.ask();
 
@@ -45,7 +45,7 @@ async fn a_mapping_survives_a_restart() {
     client.unmap_endpoint_ip(unmap).await.expect("what is not mapped can be unmapped");
     let gone = remote(&mut client, turin.as_str(), node).await.unwrap_err();
     assert_eq!(gone.code(), Code::NotFound);
-    assert_eq!(rome.nat_mappings().await.keys().collect::<Vec<_>>(), ["192.0.2.78"]);
+    assert_eq!(rome.told(1).await.keys().collect::<Vec<_>>(), ["192.0.2.78"]);
     service.ask();
 }
 
@@ -123,7 +123,7 @@ async fn many_at_once_share_few_writes_and_no_address() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 1000);
-    assert_eq!(rome.nat_mappings().await.len(), 1000);
+    rome.told(1000).await;
     let storages = rome.all::<IpamStorage>();
     let storages = storages.list(&ListParams::default()).await.unwrap();
     let most = storages.iter().map(|storage| storage.spec.endpoint_mappings.len()).max();
@@ -201,17 +201,19 @@ async fn what_the_writer_before_may_still_want_to_make_is_there_already() {
     let (_, mut client, service) = rome.serve().await;
     let empty = rome.get::<IpamStorage>(&part.storage()).await.unwrap();
     assert_eq!(empty.spec, IpamStorageSpec::default());
-    let empty = rome.get::<NatMapping>(&part.mapping().unwrap()).await.unwrap();
+    let told = part.told().unwrap().name();
+    let empty = rome.get::<NatMapping>(&told).await.unwrap();
     assert!(empty.spec.cluster_mappings.is_empty());
     let empty = rome.get::<IpamStorage>(&new.storage()).await.unwrap();
     assert_eq!(empty.spec, IpamStorageSpec::default());
     assert_eq!(rome.get::<IpamStorage>(&nobody.storage()).await, None, "there is no such peer");
 
     let name = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
-    assert_eq!(rome.nat_mappings().await["192.0.2.1"], name);
+    assert_eq!(rome.told(1).await["192.0.2.1"], name);
     let ip = "192.0.2.1".into();
     client.unmap_endpoint_ip(UnmapRequest { cluster_id: "id-of-turin".into(), ip }).await.unwrap();
-    assert!(rome.get::<NatMapping>(&part.mapping().unwrap()).await.is_some(), "it stays");
+    rome.told(0).await;
+    assert!(rome.get::<NatMapping>(&told).await.is_some(), "it stays");
     service.ask();
 }
 
@@ -224,12 +226,20 @@ async fn what_somebody_else_has_changed_is_put_right_and_the_service_goes_on() {
     ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
     let first = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
 
+    rome.told(1).await;
     rome.clear::<NatMapping>().await;
-    let error = map(&mut client, "id-of-turin", "192.0.2.2").await.unwrap_err();
-    assert_eq!(error.code(), Code::Unavailable, "it has to look again: {error}");
     let second = map(&mut client, "id-of-turin", "192.0.2.2").await.unwrap();
-    let told = rome.nat_mappings().await;
+    let told = rome.told(2).await;
     assert_eq!((&told["192.0.2.1"], &told["192.0.2.2"]), (&first, &second));
+
+    let part = Part::Endpoints("id-of-turin".parse().unwrap(), 0);
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { "by": "hand" } } }));
+    let storages = rome.all::<IpamStorage>();
+    storages.patch(&part.storage(), &PatchParams::default(), &patch).await.unwrap();
+    let error = map(&mut client, "id-of-turin", "192.0.2.3").await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "it has to look again: {error}");
+    map(&mut client, "id-of-turin", "192.0.2.3").await.unwrap();
+    rome.told(3).await;
     service.ask();
 }
 

@@ -22,7 +22,7 @@ use tombolo_control::{
     network_config, replicator,
 };
 use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
-use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
+use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
 use tonic::transport::{Channel, Endpoint};
 
 /// One cluster.
@@ -118,11 +118,22 @@ impl Side {
         (storages.filter(|spec| spec.writer.is_none()).collect(), mappings.collect())
     }
 
-    /// All mappings that gateways are told, whatever the cluster.
-    pub async fn nat_mappings(&self) -> BTreeMap<String, String> {
-        let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
-        let all = mappings.iter().flat_map(|mapping| &mapping.spec.cluster_mappings);
-        all.map(|(from, to)| (from.to_string(), to.to_string())).collect()
+    /// All endpoints that have an address, whatever the cluster.
+    pub async fn mapped(&self) -> Vec<String> {
+        let storages = self.all_addresses().await.0;
+        let all = storages.iter().flat_map(|storage| storage.endpoint_mappings.keys());
+        all.map(ToString::to_string).collect()
+    }
+
+    /// Waits until the gateways are told so many mappings, whatever the cluster.
+    pub async fn told(&self, count: usize) -> BTreeMap<String, String> {
+        let told = async || {
+            let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
+            let all = mappings.iter().flat_map(|mapping| &mapping.spec.cluster_mappings);
+            all.map(|(from, to)| (from.to_string(), to.to_string())).collect()
+        };
+        let enough = |told: &BTreeMap<_, _>| told.len() == count;
+        eventually(&format!("gateways are told {count} mappings"), told, enough).await
     }
 }
 

@@ -65,7 +65,7 @@ async fn wrong_input_is_named() {
         // An IPv4 address may be written as an IPv6 one.
         alone(&mut client, call, TURIN, "::ffff:10.20.0.1").await.unwrap();
     }
-    assert!(rome.nat_mappings().await.is_empty(), "nothing of it was mapped");
+    assert!(rome.mapped().await.is_empty(), "nothing of it was mapped");
     service.ask();
 }
 

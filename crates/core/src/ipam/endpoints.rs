@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
+    ops::Range,
 };
 
 use jiff::Timestamp;
@@ -61,15 +62,19 @@ impl Ipam {
             .map_err(|_| IpamError::NotAPodThere { ip, cluster: cluster.clone(), pods })
     }
 
-    /// The endpoints in the places of a part that are reflected to `cluster`, and their addresses
-    /// there.
-    pub(super) fn mappings_of(&self, cluster: &ClusterId, number: u32) -> BTreeMap<IpAddr, IpAddr> {
+    /// The endpoints in the places of these parts that are reflected to `cluster`, and their
+    /// addresses there.
+    pub(super) fn mappings_of(
+        &self,
+        cluster: &ClusterId,
+        parts: Range<u32>,
+    ) -> BTreeMap<IpAddr, IpAddr> {
         let Some(subnets) = self.subnets(cluster) else { return BTreeMap::new() };
         let Some(name) = subnets.local_nat_external_cidr else { return BTreeMap::new() };
         let Ok(named) = NamedNetwork::from_nat(self.external_cidr(), name) else {
             return BTreeMap::new();
         };
-        let used = self.external.in_part(number).filter(|(_, given)| given.is_used_by(cluster));
+        let used = self.external.in_parts(parts).filter(|(_, given)| given.is_used_by(cluster));
         used.filter_map(|(external, given)| {
             Some((given.ip, named.translate(external.real()).ok()?.0))
         })

@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::RangeInclusive,
+    ops::{Range, RangeInclusive},
 };
 
 use jiff::{SignedDuration, Timestamp};
@@ -193,10 +193,13 @@ impl External {
         })
     }
 
-    /// What is in use or rests in the places of a part, whatever the cluster.
-    pub(super) fn in_part(&self, number: u32) -> impl Iterator<Item = (ExternalIp, &Given)> {
-        let first = number.saturating_mul(PART_SIZE);
-        let range = first..=first.saturating_add(PART_SIZE - 1);
+    /// What is in use or rests in the places of these parts, whatever the cluster.
+    pub(super) fn in_parts(
+        &self,
+        numbers: Range<u32>,
+    ) -> impl Iterator<Item = (ExternalIp, &Given)> {
+        let place = |number: u32| number.saturating_mul(PART_SIZE);
+        let range = place(numbers.start)..place(numbers.end);
         self.given.range(range).map(|(position, given)| (self.address(*position), given))
     }
 

@@ -1,11 +1,13 @@
 //! The objects that the state is kept in. This cluster's own networks are in one; those of and for
 //! each peer in one of their own; endpoints are in many small ones, each for one cluster and for
 //! addresses that are neighbours. So what one peering or one mapping costs does not grow with their
-//! number, nor does an object. NatMappings follow from the endpoints: they tell the gateways.
+//! number, nor does an object. NatMappings follow from the endpoints: they tell the gateways, and are
+//! made anew from what is stored when they do not.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::Range,
     str::FromStr,
 };
 
@@ -34,12 +36,14 @@ pub struct Changes {
     pub networks: bool,
     /// What is about one peer.
     pub parts: BTreeSet<Part>,
+    /// What the gateways are told. It may be written later: it follows from the rest.
+    pub told: BTreeSet<Told>,
 }
 
 impl Changes {
     /// Whether nothing has to be written.
     pub fn is_empty(&self) -> bool {
-        !self.networks && self.parts.is_empty()
+        !self.networks && self.parts.is_empty() && self.told.is_empty()
     }
 }
 
@@ -48,10 +52,21 @@ impl Changes {
 pub enum Part {
     /// The networks of and for it: an IpamStorage.
     Networks(ClusterId),
-    /// Endpoints that are reflected to it, with neighbouring addresses: an IpamStorage and a
-    /// NatMapping. The number says which part of the external network.
+    /// Endpoints that are reflected to it, with neighbouring addresses: an IpamStorage. The number
+    /// says which part of the external network.
     Endpoints(ClusterId, u32),
 }
+
+/// What the gateways are told of the endpoints in some parts, one after the other, that are reflected
+/// to one peer: a NatMapping.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Told {
+    cluster: ClusterId,
+    number: u32,
+}
+
+/// Of how many parts one NatMapping tells. It is written later than they are, for many at a time.
+const PARTS_TOLD: u32 = 8;
 
 impl Part {
     pub(super) fn of(cluster: &ClusterId, position: u32) -> Self {
@@ -85,11 +100,13 @@ impl Part {
         }
     }
 
-    /// Name of the NatMapping, where there is one.
-    pub fn mapping(&self) -> Option<String> {
+    /// What the gateways are told of it, if anything.
+    pub fn told(&self) -> Option<Told> {
         match self {
             Self::Networks(_) => None,
-            Self::Endpoints(cluster, number) => Some(format!("{MAPPING}{cluster}-{number}")),
+            Self::Endpoints(cluster, number) => {
+                Some(Told { cluster: cluster.clone(), number: number / PARTS_TOLD })
+            }
         }
     }
 
@@ -98,18 +115,42 @@ impl Part {
         if let Some(cluster) = name.strip_prefix(PEER) {
             return Some(Self::Networks(cluster.parse().ok()?));
         }
-        Self::endpoints(name.strip_prefix(STORAGE)?)
+        let (cluster, number) = numbered(name.strip_prefix(STORAGE)?)?;
+        Some(Self::Endpoints(cluster, number))
+    }
+}
+
+impl Told {
+    /// The peer.
+    pub fn cluster(&self) -> &ClusterId {
+        &self.cluster
     }
 
-    /// The part that a NatMapping of this name is, if it is one.
-    pub fn from_mapping(name: &str) -> Option<Self> {
-        Self::endpoints(name.strip_prefix(MAPPING)?)
+    /// Name of the NatMapping.
+    pub fn name(&self) -> String {
+        format!("{MAPPING}{}-{}", self.cluster, self.number)
     }
 
-    fn endpoints(text: &str) -> Option<Self> {
-        let (cluster, number) = text.rsplit_once('-')?;
-        Some(Self::Endpoints(cluster.parse().ok()?, number.parse().ok()?))
+    /// What a NatMapping of this name tells, if it is one of ours.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let (cluster, number) = numbered(name.strip_prefix(MAPPING)?)?;
+        Some(Self { cluster, number })
     }
+
+    /// The first of its parts.
+    pub fn first(&self) -> Part {
+        Part::Endpoints(self.cluster.clone(), self.parts().start)
+    }
+
+    fn parts(&self) -> Range<u32> {
+        let first = self.number.saturating_mul(PARTS_TOLD);
+        first..first.saturating_add(PARTS_TOLD)
+    }
+}
+
+fn numbered(text: &str) -> Option<(ClusterId, u32)> {
+    let (cluster, number) = text.rsplit_once('-')?;
+    Some((cluster.parse().ok()?, number.parse().ok()?))
 }
 
 const PEER: &str = "liqo-networks-";
@@ -174,7 +215,7 @@ impl Ipam {
                 spec.cluster_subnets.insert(cluster.clone(), subnets);
             }
             Part::Endpoints(cluster, number) => {
-                for (external, given) in self.external.in_part(*number) {
+                for (external, given) in self.external.in_parts(*number..number.saturating_add(1)) {
                     if given.is_used_by(cluster) {
                         let cluster_mappings = [(cluster.clone(), ClusterMapping {})].into();
                         let mapping = EndpointMapping { ip: external.0, cluster_mappings };
@@ -190,37 +231,49 @@ impl Ipam {
         (spec != IpamStorageSpec::default()).then_some(spec)
     }
 
-    /// What the NatMapping of a part should say; nothing: it should not be there.
-    pub fn nat_mapping(&self, part: &Part) -> Option<NatMappingSpec> {
-        let Part::Endpoints(cluster, number) = part else { return None };
-        let mappings = self.mappings_of(cluster, *number);
-        (!mappings.is_empty())
-            .then(|| NatMappingSpec { cluster_id: cluster.clone(), cluster_mappings: mappings })
+    /// What a NatMapping should say; nothing: it should not be there.
+    pub fn nat_mapping(&self, told: &Told) -> Option<NatMappingSpec> {
+        let cluster_mappings = self.mappings_of(&told.cluster, told.parts());
+        let cluster_id = told.cluster.clone();
+        (!cluster_mappings.is_empty()).then_some(NatMappingSpec { cluster_id, cluster_mappings })
     }
 
     /// Where the state is not what is stored. Objects with names that are not ours are left alone.
     pub(super) fn differences(&self, storages: &[IpamStorage], mappings: &[NatMapping]) -> Changes {
         let networks = storages.iter().find(|storage| storage.name_any() == NETWORKS);
         let found: BTreeMap<Part, &IpamStorageSpec> = found(storages).collect();
-        let found_mappings: BTreeMap<Part, &NatMappingSpec> = mappings
-            .iter()
-            .filter_map(|mapping| Some((Part::from_mapping(&mapping.name_any())?, &mapping.spec)))
-            .collect();
         let mut parts: BTreeSet<Part> = self.external.all().map(|(part, ..)| part).collect();
+        let told = self.not_told(parts.iter().filter_map(Part::told).collect(), mappings);
         parts.extend(self.clusters.keys().cloned().map(Part::Networks));
-        parts.extend(found.keys().chain(found_mappings.keys()).cloned());
-        // One that is empty keeps others from making it.
-        let may_be_empty = |part: &Part| self.clusters.contains_key(part.cluster());
+        parts.extend(found.keys().cloned());
         parts.retain(|part| {
-            let (storage, mapping) = (self.storage(part), self.nat_mapping(part));
-            let empty = IpamStorageSpec::default();
-            let found = found.get(part).filter(|spec| !may_be_empty(part) || ***spec != empty);
-            let told = found_mappings
-                .get(part)
-                .filter(|spec| !may_be_empty(part) || !spec.cluster_mappings.is_empty());
-            storage.as_ref() != found.copied() || mapping.as_ref() != told.copied()
+            let is_empty = |spec: &IpamStorageSpec| *spec == IpamStorageSpec::default();
+            let may_be_empty = self.may_be_empty(part.cluster());
+            let found = found.get(part).filter(|spec| !may_be_empty || !is_empty(spec));
+            self.storage(part).as_ref() != found.copied()
         });
         let networks = networks.map(|storage| &storage.spec) != Some(&self.networks_storage());
-        Changes { networks, parts }
+        Changes { networks, parts, told }
+    }
+
+    /// Which of these, and of those that are there, do not say what they should.
+    fn not_told(&self, mut all: BTreeSet<Told>, mappings: &[NatMapping]) -> BTreeSet<Told> {
+        let found = |mapping: &NatMapping| Told::from_name(&mapping.name_any());
+        let found: BTreeMap<Told, &NatMappingSpec> =
+            mappings.iter().filter_map(|mapping| Some((found(mapping)?, &mapping.spec))).collect();
+        all.extend(found.keys().cloned());
+        all.retain(|told| {
+            let may_be_empty = self.may_be_empty(&told.cluster);
+            let is_empty = |spec: &NatMappingSpec| spec.cluster_mappings.is_empty();
+            let found = found.get(told).filter(|spec| !may_be_empty || !is_empty(spec));
+            self.nat_mapping(told).as_ref() != found.copied()
+        });
+        all
+    }
+
+    /// Whether objects of a cluster may be there with nothing in them: they keep others from making
+    /// them.
+    fn may_be_empty(&self, cluster: &ClusterId) -> bool {
+        self.clusters.contains_key(cluster)
     }
 }

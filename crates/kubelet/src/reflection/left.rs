@@ -7,24 +7,24 @@ use kube::{
     Api,
     api::{ListParams, ObjectList},
 };
-use tombolo_api::net::NatMapping;
+use tombolo_api::net::IpamStorage;
 use tombolo_core::{reflect::endpoint_slice, translate::Networks};
 
 use super::{addresses::Addresses, home::Homes};
 use crate::peer::Peer;
 
-/// The mappings can't be listed.
+/// What is mapped can't be listed.
 #[derive(Debug, thiserror::Error)]
-#[error("list the NatMappings")]
+#[error("list the IpamStorages")]
 pub struct Error(#[source] kube::Error);
 
 /// Finds them once it is known what is in use, and notes that they are to be given back.
 pub async fn find(peer: &Peer, homes: &Homes, addresses: &Addresses) -> Result<(), Error> {
     let networks = networks(peer).await;
-    let mappings = Api::<NatMapping>::all(peer.home.clone());
+    let storages = Api::<IpamStorage>::all(peer.home.clone());
     // Before what is in use: what is asked for from now on is.
-    let mappings = mappings.list(&ListParams::default()).await.map_err(Error)?;
-    let mut left = mapped(peer, &mappings);
+    let storages = storages.list(&ListParams::default()).await.map_err(Error)?;
+    let mut left = mapped(peer, &storages);
     for ip in in_use(peer, homes, &networks).await {
         left.remove(&ip);
     }
@@ -32,10 +32,11 @@ pub async fn find(peer: &Peer, homes: &Homes, addresses: &Addresses) -> Result<(
     Ok(())
 }
 
-fn mapped(peer: &Peer, mappings: &ObjectList<NatMapping>) -> BTreeSet<IpAddr> {
+fn mapped(peer: &Peer, storages: &ObjectList<IpamStorage>) -> BTreeSet<IpAddr> {
     let cluster = &peer.cluster.cluster_id;
-    let ours = mappings.iter().filter(|mapping| mapping.spec.cluster_id == *cluster);
-    ours.flat_map(|mapping| mapping.spec.cluster_mappings.keys().copied()).collect()
+    let all = storages.iter().flat_map(|storage| &storage.spec.endpoint_mappings);
+    let ours = all.filter(|(_, mapping)| mapping.cluster_mappings.contains_key(cluster));
+    ours.map(|(ip, _)| *ip).collect()
 }
 
 async fn in_use(peer: &Peer, homes: &Homes, networks: &Networks) -> BTreeSet<IpAddr> {

@@ -11,7 +11,7 @@ use tokio::{
     sync::{OnceCell, watch},
     task::JoinHandle,
 };
-use tombolo_api::{Cidr, ClusterId, NatCidr, net::NatMapping};
+use tombolo_api::{Cidr, ClusterId, NatCidr, net::IpamStorage};
 use tombolo_control::{
     context::Context,
     ipam::{Ipam, ServeError, certificates},
@@ -59,10 +59,10 @@ impl Secured {
     }
 }
 
-/// Whether the gateway is told of an address.
+/// Whether an endpoint has an address for the other cluster.
 pub async fn is_mapped(rome: &Side, ip: &str) -> bool {
-    let mappings = rome.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
-    let mut mapped = mappings.iter().flat_map(|mapping| mapping.spec.cluster_mappings.keys());
+    let storages = rome.all::<IpamStorage>().list(&ListParams::default()).await.unwrap();
+    let mut mapped = storages.iter().flat_map(|storage| storage.spec.endpoint_mappings.keys());
     mapped.any(|own| own.to_string() == ip)
 }
 

@@ -56,14 +56,11 @@ impl Disk {
 
 /// The writes that store what has changed. Their order is nobody's to choose.
 pub(super) fn writes(ipam: &mut Ipam) -> Vec<Write> {
-    let Changes { networks, parts } = ipam.take_changes();
+    let Changes { networks, parts, told } = ipam.take_changes();
     let networks =
         networks.then(|| Write::Storage(NETWORKS.into(), Some(ipam.networks_storage().into())));
-    let parts = parts.iter().flat_map(|part| {
-        let mapping = part.mapping().map(|name| Write::Mapping(name, ipam.nat_mapping(part)));
-        [Write::Storage(part.storage(), ipam.storage(part).map(Box::new))]
-            .into_iter()
-            .chain(mapping)
-    });
-    networks.into_iter().chain(parts).collect()
+    let parts =
+        parts.iter().map(|part| Write::Storage(part.storage(), ipam.storage(part).map(Box::new)));
+    let told = told.iter().map(|told| Write::Mapping(told.name(), ipam.nat_mapping(told)));
+    networks.into_iter().chain(parts).chain(told).collect()
 }

@@ -12,7 +12,10 @@ use tombolo_api::{
     ClusterIdentity,
     auth::{Confidential, IdentityRequest, IdentityResponse, Refusal},
     discovery::{AuthStatus, ForeignCluster, TenantNamespace},
-    names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, NAMESPACE},
+    names::{
+        AUTH_NAMESPACE, AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, NAMESPACE,
+        PINNED_ANNOTATION,
+    },
 };
 use tombolo_core::identity::{
     Access, Credentials, Incomplete, Subject, is_generation, return_token_name,
@@ -23,7 +26,7 @@ use tracing::{debug, info};
 use super::{
     Authenticated, Error, Setback,
     auth_service::Failure,
-    authenticate::{Greeted, refused, setback},
+    authenticate::{Greeted, OTHER_CERTIFICATE, refused, setback},
     kept::{lifetime, look_again},
     own_key,
     stored::Stored,
@@ -43,7 +46,7 @@ pub(super) async fn ask(
     let (client, peer) = (&context.client, &met.peer);
     let (found, nonce, tokens, auth_url) = tokio::try_join!(
         tenant::find(client, &peer.cluster_id),
-        identity::nonce_for(client, &peer.cluster_id),
+        identity::nonce_for(client, &peer.cluster_id, met.shown),
         tokens(context, peer),
         async { Ok(auth_url::find(client).await.ok()) },
     )?;
@@ -56,7 +59,9 @@ pub(super) async fn ask(
         tenant::equip(context, &tenant).await?;
         Stored::read(client, &tenant.name).await?
     };
-    let stored = before.filter(|stored| stored.nonce == nonce).unwrap_or_default();
+    let stored = given_by(entry, met, before)?;
+    // Who has had another certificate knows us by the nonce for that one.
+    let nonce = if stored.nonce.is_empty() { nonce } else { stored.nonce.clone() };
     let asking = Asking {
         context,
         entry,
@@ -120,6 +125,28 @@ pub(super) async fn ask(
         met: Met::Never,
         renew_at: look_again(&access.credentials, &lifetime),
     })
+}
+
+/// What is stored, if who answers is the cluster that has given it, as far as can be told. Nobody else
+/// is told the nonce by which we are known there, nor shown a token.
+fn given_by(
+    entry: &ForeignCluster,
+    met: &Greeted<'_>,
+    stored: Option<Stored>,
+) -> Result<Stored, Setback> {
+    let giver = stored.as_ref().and_then(|stored| stored.giver(entry));
+    let Some(giver) = giver else { return Ok(Stored::default()) };
+    if giver == met.shown {
+        return Ok(stored.unwrap_or_default());
+    }
+    let (url, shown, name) = (&entry.spec.auth_url, met.shown, entry.name_any());
+    let message = format!(
+        "{url} shows the certificate {shown}, and the identity that there is was given by who showed \
+         {giver}: nothing was sent; if the certificate was changed on purpose, say so: `kubectl \
+         annotate foreigncluster {name} {PINNED_ANNOTATION}-`; if it was never the right one that \
+         gave that identity, delete the ForeignCluster"
+    );
+    Err(Setback { status: AuthStatus::Pending, reason: OTHER_CERTIFICATE, message, soon: false })
 }
 
 /// The generation that is asked for when the other cluster has not said which is the right one.

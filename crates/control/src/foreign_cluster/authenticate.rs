@@ -230,6 +230,9 @@ async fn fill_in(
     Ok(())
 }
 
+/// Why nothing is sent to who shows another certificate than it should.
+pub(super) const OTHER_CERTIFICATE: &str = "OtherCertificate";
+
 pub(super) fn refused(reason: &'static str, message: String) -> Setback {
     Setback { status: AuthStatus::Refused, reason, message, soon: false }
 }
@@ -242,7 +245,7 @@ pub(super) fn setback(entry: &ForeignCluster, failure: &Failure) -> Setback {
         (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),
         (_, Some(Refusal::SameName)) => (Refused, "SameName", false),
         (_, Some(Refusal::Other | Refusal::OtherGeneration)) => (Pending, "AuthFailed", true),
-        (Failure::OtherCertificate { .. }, _) => (Pending, "OtherCertificate", true),
+        (Failure::OtherCertificate { .. }, _) => (Pending, OTHER_CERTIFICATE, true),
         (Failure::NotUnderstood { .. }, _) => (Pending, "NotAnAuthService", true),
         (_, None) => (Pending, "AuthUnreachable", true),
     };
@@ -251,7 +254,7 @@ pub(super) fn setback(entry: &ForeignCluster, failure: &Failure) -> Setback {
             "; put it into a Secret in the namespace {NAMESPACE}, under the key {AUTH_TOKEN_KEY}, \
              with the labels {CLUSTER_ID_LABEL}=<the cluster's id> and {AUTH_TOKEN_LABEL}="
         ),
-        "OtherCertificate" => {
+        OTHER_CERTIFICATE => {
             let that = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
             format!("; expected is the certificate that {that}")
         }

@@ -86,7 +86,7 @@ async fn reconcile(
     info!(cluster = %peer, "it has not come back");
     let stored = Stored::read(&context.client, &namespace.name_any()).await?;
     let from = stored.and_then(|stored| {
-        let service = AuthService::new(stored.auth_url.as_deref()?, stored.fingerprint);
+        let service = AuthService::new(stored.auth_url.as_deref()?, Some(stored.fingerprint?));
         Some((service, stored.nonce))
     });
     give_back(context, namespace, &peer, from).await?;

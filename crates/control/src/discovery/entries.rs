@@ -18,7 +18,7 @@ use tombolo_api::{
 };
 use tombolo_core::discovery::{
     Here, Listed, Neighbour, Neighbours, Sighting, entry_seen, expires_at, is_found_in, kind,
-    listed, seen, superseded,
+    listed, superseded,
 };
 use tombolo_runtime::{
     metrics::{self, Step},
@@ -51,16 +51,16 @@ impl Entries {
         self.known.filled().await;
     }
 
-    /// These clusters are there in the local network. Says of which that could not be written.
+    /// These clusters are there in the local network. Says of which that is still to be written.
     pub async fn seen<'a>(
         &self,
         neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
         here: &Here<'_>,
     ) -> BTreeSet<String> {
-        let mut known = self.known.all();
+        let (mut known, now) = (self.known.all(), Timestamp::now());
         let sightings: Vec<(String, Sighting)> = neighbours
             .map(|(name, neighbour)| {
-                let sighting = seen(&neighbour.announcement, &known, here, neighbour.seen);
+                let sighting = neighbour.sighting(&known, here, now);
                 if let Sighting::New(entry) = &sighting {
                     // So that two of one name do not become one.
                     known.push(Arc::new((**entry).clone()));
@@ -176,6 +176,7 @@ impl Entries {
     async fn write(&self, sighting: Sighting) -> Written {
         let (entry, done) = match sighting {
             Sighting::LeftAlone | Sighting::Unchanged => return Written::Nothing,
+            Sighting::TooSoon => return Written::NotYet,
             Sighting::New(entry) => (entry.name_any(), self.make(&entry).await),
             Sighting::Again(entry) => (entry.name_any(), self.refresh(&entry).await.map(|()| true)),
         };

@@ -89,6 +89,7 @@ pub async fn serve(
         neighbours: Neighbours::default(),
         complaints: BTreeMap::new(),
         unwritten: BTreeSet::new(),
+        decided: BTreeSet::new(),
         again: None,
         watching: Timestamp::now(),
         announce: Instant::now(),
@@ -118,6 +119,8 @@ struct Discovery {
     complaints: BTreeMap<String, String>,
     /// Whose entries are still to be written.
     unwritten: BTreeSet<String>,
+    /// Of which entries, by UID, it is decided whether to join them, while each is to be joined.
+    decided: BTreeSet<String>,
     /// When to tell mDNS again what it could not take.
     again: Option<Instant>,
     /// Since when they are looked for.
@@ -221,6 +224,9 @@ impl Discovery {
         if begins || !config.enabled {
             self.neighbours.clear();
         }
+        if !config.autojoin {
+            self.decided.clear();
+        }
         // They may mean something else now.
         self.unwritten.extend(self.neighbours.iter().map(|(name, _)| name.clone()));
         self.next = Instant::now();
@@ -285,8 +291,13 @@ impl Discovery {
         let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
         let here = Here { us, networks, config: &config };
         let there = self.neighbours.iter().filter(|(name, _)| names.contains(*name));
-        let unwritten = self.entries.seen(there, &here).await;
+        let there: Vec<_> = there.collect();
+        let unwritten = self.entries.seen(there.iter().copied(), &here).await;
         self.unwritten.extend(unwritten);
+        if config.autojoin {
+            let decided = self.entries.join(there.into_iter(), &here, &self.decided).await;
+            self.decided.extend(decided);
+        }
         let now = Timestamp::now();
         let due = self.neighbours.next().map(|time| until(time, now).max(PAUSE));
         let retry = (!self.unwritten.is_empty()).then_some(RETRY);

@@ -1,6 +1,7 @@
 //! Clusters on one network find each other by mDNS, as far as they are of one group, and
 //! forget each other when they are gone. Each discovery runs in the network of its node.
 
+mod autojoin;
 #[path = "../common/mod.rs"]
 mod common;
 mod lan;
@@ -25,4 +26,5 @@ async fn clusters_find_and_forget_each_other() {
     let turin = Side::new(bed.cluster("turin")).await;
     story::is_told(&rome, &milan, &turin).await;
     networks::are_followed(&rome, &milan).await;
+    autojoin::is_switched(&rome, &milan, &turin).await;
 }

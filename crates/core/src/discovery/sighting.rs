@@ -1,9 +1,10 @@
 //! What it means for the database of clusters that one was seen in the local network.
 
-use std::borrow::Borrow;
+use std::{borrow::Borrow, collections::BTreeSet};
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use tombolo_api::{
     ClusterId,
     config::DiscoveryConfig,
@@ -94,6 +95,21 @@ impl Neighbour {
     }
 }
 
+impl Here<'_> {
+    /// Whether to peer with a cluster that was found before each was to be peered with: nobody but
+    /// `manager`, who makes the entries, has ever set that. The entry has to say who has set what.
+    pub fn joins(&self, entry: &ForeignCluster, manager: &str) -> bool {
+        let managed = entry.metadata.managed_fields.iter().flatten();
+        let setters: BTreeSet<_> =
+            managed.filter(|it| sets_join(it)).map(|it| it.manager.as_deref()).collect();
+        self.config.autojoin
+            && !entry.spec.join
+            && kind(entry) == DiscoveryType::Lan
+            && entry.metadata.deletion_timestamp.is_none()
+            && setters == BTreeSet::from([Some(manager)])
+    }
+}
+
 /// The entry for which it counts that a cluster is seen.
 pub fn entry_seen<'a>(
     announcement: &Announcement,
@@ -142,8 +158,13 @@ fn is_just_written(entry: &ForeignCluster, now: Timestamp) -> bool {
     last_update(entry).is_some_and(|last| just_now.contains(&now.duration_since(last)))
 }
 
+fn sets_join(managed: &ManagedFieldsEntry) -> bool {
+    managed.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:spec"]["f:join"].is_null())
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tombolo_api::ClusterIdentity;
 
     use super::*;
@@ -311,6 +332,37 @@ mod tests {
                 assert!(matches!(says(other.clone(), now), Sighting::Again(_)), "{now}");
             }
         }
+    }
+
+    #[test]
+    fn who_was_found_before_is_joined_unless_somebody_has_ever_said_whether_to() {
+        let config = DiscoveryConfig { autojoin: true, ..DiscoveryConfig::default() };
+        let here = Here { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        let set_by = |kind: &str, managers: &[&str]| {
+            let mut entry = entry("there", kind, Some("milan-id"));
+            let fields =
+                |it: &&str| json!({ "manager": it, "fieldsV1": { "f:spec": { "f:join": {} } } });
+            let mut managed: Vec<_> = managers.iter().map(fields).collect();
+            managed.push(json!({ "manager": "a", "fieldsV1": { "f:spec": { "f:authUrl": {} } } }));
+            entry.metadata.managed_fields = serde_json::from_value(managed.into()).unwrap();
+            entry
+        };
+        for (kind, managers, is_joined) in [
+            ("LAN", &["us"][..], true),
+            ("LAN", &["us", "us"], true),
+            ("LAN", &["us", "kubectl"], false),
+            ("LAN", &["kubectl"], false),
+            ("LAN", &[], false),
+            ("WAN", &["us"], false),
+            ("Manual", &["us"], false),
+        ] {
+            assert_eq!(here.joins(&set_by(kind, managers), "us"), is_joined, "{kind} {managers:?}");
+        }
+        let mut milan = set_by("LAN", &["us"]);
+        let off = DiscoveryConfig::default();
+        assert!(!Here { config: &off, ..here }.joins(&milan, "us"));
+        milan.spec.join = true;
+        assert!(!here.joins(&milan, "us"), "it is");
     }
 
     #[test]

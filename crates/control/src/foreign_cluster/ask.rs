@@ -124,6 +124,7 @@ pub(super) async fn ask(
         form,
         met: Met::Never,
         renew_at: look_again(&access.credentials, &lifetime),
+        overdue: None,
     })
 }
 

@@ -97,6 +97,7 @@ pub(super) async fn give_back(
     delete(&records, &return_token_name(peer)).await?;
     let secrets = Api::<Secret>::namespaced(client.clone(), &namespace.name_any());
     delete(&secrets, IDENTITY_SECRET).await?;
+    context.remotes.forget(&namespace.name_any());
     let us = &context.settings.cluster_name;
     Ok(tenant::remove_unless_needed(client, namespace, peer, us).await?)
 }

@@ -59,7 +59,8 @@ fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
     is_valid_entry(&entry);
     assert!(!entry.spec.join && is_found_in(&entry, domain));
     let known = [*entry];
-    let Sighting::Again(again) = listed(cluster, domain, &known, &us, true, now) else {
+    let later = now + jiff::SignedDuration::from_secs(cluster.ttl.into());
+    let Sighting::Again(again) = listed(cluster, domain, &known, &us, true, later) else {
         panic!("the same cluster is seen again");
     };
     is_valid_entry(&again);

@@ -42,7 +42,7 @@ use tombolo_api::{
         GENERATION_SECRET, NAMESPACE,
     },
 };
-use tombolo_core::identity::{Tokens, name_or_id, namesake};
+use tombolo_core::identity::{Record, Tokens, name_or_id, namesake};
 use tombolo_runtime::{
     client, health,
     observe::{Watched, named},
@@ -50,19 +50,20 @@ use tombolo_runtime::{
     shutdown::Shutdown,
 };
 use tracing::{debug, info, warn};
+use uuid::Uuid;
 
 use crate::identity::generation_in;
 use connections::Door;
 use failure::Failure;
 use limits::Limits;
-use requests::Requests;
+use requests::{Admitted, Requests};
 
 const PORT: u16 = 8443;
 const HEALTH_PORT: u16 = 8081;
 
 /// A request is small, and so is its header; more than this is none.
 const MOST_BYTES: usize = 16 * 1024;
-/// How many are served at a time.
+/// How many requests are looked into and recorded at a time.
 const MOST_SERVED: usize = 32;
 /// How long others wait for their turn. Then they are to come again.
 const TURN: Duration = Duration::from_secs(3);
@@ -231,9 +232,9 @@ async fn identity(
         let error = AuthError::new(error, Refusal::SameName);
         return Err(Failure::because(StatusCode::CONFLICT, error));
     }
-    let _turn = auth.turn().await?;
-    auth.admit(from, request).await?;
-    let answer = auth.requests.answer(request, &auth.limits).await?;
+    let new = Record::of(request, Uuid::new_v4().to_string());
+    let recorded = auth.record(from, &request.token, &new).await?;
+    let answer = auth.requests.answer(&new, &recorded).await?;
     info!(cluster = %request.cluster_id, "handed over an identity");
     Ok(Json(answer).into_response())
 }
@@ -257,43 +258,90 @@ impl Auth {
     async fn turn(&self) -> Result<SemaphorePermit<'_>, Failure> {
         let busy = "too many clusters ask at the same time: try again";
         let turn = timeout(TURN, self.turns.acquire()).await.ok().and_then(Result::ok);
-        turn.ok_or_else(|| Failure::new(StatusCode::SERVICE_UNAVAILABLE, busy))
+        turn.ok_or_else(|| Failure::not_now(busy))
     }
 
-    /// Whether a request is recorded, by the token that it shows.
-    async fn admit(&self, from: IpAddr, request: &IdentityRequest) -> Result<(), Failure> {
-        let shown = match request.token.is_empty() {
-            true => Ok(()),
-            false => self.limits.may_show_a_token(from),
+    /// Records a request that is let in. The turn ends with that: however long the control plane takes
+    /// to answer, nobody else waits for it.
+    async fn record(
+        &self,
+        from: IpAddr,
+        token: &Confidential,
+        new: &Record,
+    ) -> Result<Secret, Failure> {
+        // Who is refused without a look at a token takes nobody's turn.
+        let decided = self.decide(from, token, new)?;
+        let _turn = self.turn().await?;
+        let admitted = match decided {
+            Some(admitted) => admitted,
+            None => self.compare(from, token, new).await?,
         };
-        let refusal = match &shown {
-            Ok(()) => self.tokens(request).await?.admit(&request.token).err(),
-            Err(_) => None,
-        };
-        if shown.is_ok() && refusal.is_none() {
-            return Ok(());
-        }
-        // Who renews a certificate has shown a token before, which may have been changed since.
-        if request.signing_request.is_some() && self.requests.knows(request).await? {
-            return Ok(());
-        }
-        let Some(refusal) = refusal else { return shown };
-        if refusal == Refusal::WrongToken {
-            self.limits.wrong_token(from);
-        }
-        warn!(cluster = %request.cluster_id, %from, ?refusal, "refused");
-        Err(Failure::unauthorized(refusal))
+        self.requests.record(new, admitted, &self.limits).await
     }
 
-    async fn tokens(&self, request: &IdentityRequest) -> Result<Tokens, Failure> {
+    /// Whether a request is let in, where that takes no look at a token. `None`: it does.
+    fn decide(
+        &self,
+        from: IpAddr,
+        token: &Confidential,
+        new: &Record,
+    ) -> Result<Option<Admitted>, Failure> {
+        if token.is_empty() {
+            let admitted = self.tokens().admit(token);
+            return self.by_token(from, new, admitted).map(Some);
+        }
+        match self.limits.may_show_a_token(from) {
+            Ok(()) => Ok(None),
+            Err(failure) => self.by_nonce(new, failure).map(Some),
+        }
+    }
+
+    /// Whether a request is let in, by its token. In a turn, so that nobody can try many at a time.
+    async fn compare(
+        &self,
+        from: IpAddr,
+        token: &Confidential,
+        new: &Record,
+    ) -> Result<Admitted, Failure> {
+        // There may have been too many since the turn was asked for.
+        if let Err(failure) = self.limits.may_show_a_token(from) {
+            return self.by_nonce(new, failure);
+        }
+        let mut tokens = self.tokens();
+        let mut admitted = tokens.admit(token);
+        if admitted == Err(Refusal::WrongToken) {
+            tokens.this_cluster = self.requests.return_token(&new.cluster_id).await?;
+            admitted = tokens.admit(token);
+        }
+        self.by_token(from, new, admitted)
+    }
+
+    /// The tokens that count, but for the one for this cluster, which the API server has.
+    fn tokens(&self) -> Tokens {
         let none_needed = self.config.only().is_some_and(|config| config.spec.auth.empty_token);
-        let this_cluster = if none_needed {
-            Confidential::default()
-        } else {
-            self.requests.return_token(&request.cluster_id).await?
-        };
         let everybody = self.token.only().and_then(|token| token_in(&token)).unwrap_or_default();
-        Ok(Tokens { everybody, this_cluster, none_needed })
+        Tokens { everybody, none_needed, ..Tokens::default() }
+    }
+
+    /// Whether a request is let in, by what was found of its token.
+    fn by_token(
+        &self,
+        from: IpAddr,
+        new: &Record,
+        admitted: Result<(), Refusal>,
+    ) -> Result<Admitted, Failure> {
+        let Err(refusal) = admitted else { return Ok(Admitted::ByToken) };
+        self.by_nonce(new, Failure::unauthorized(refusal)).inspect_err(|_| {
+            if refusal == Refusal::WrongToken {
+                self.limits.wrong_token(from);
+            }
+            warn!(cluster = %new.cluster_id, %from, ?refusal, "refused");
+        })
+    }
+
+    /// Who renews a certificate has shown a token before, which may have been changed since.
+    fn by_nonce(&self, new: &Record, otherwise: Failure) -> Result<Admitted, Failure> {
+        if self.requests.renews(new) { Ok(Admitted::ByNonce(otherwise)) } else { Err(otherwise) }
     }
 }
 

@@ -39,14 +39,14 @@ pub use dns::Servers;
 use domains::Domains;
 use entries::Entries;
 use interfaces::Interfaces;
-use mdns::{Heard, Mdns};
+use mdns::{Heard, Mdns, is_busy};
 
 const HEALTH_PORT: u16 = 10281;
 /// Clusters that are asked at the same time whether they are still there.
 const ASKED_AT_ONCE: usize = 32;
 /// Shortest pause between two looks at what time has changed.
 const PAUSE: Duration = Duration::from_millis(200);
-/// When to write again what could not be written.
+/// When to write again what could not be written, and to tell mDNS again what it could not take.
 const RETRY: Duration = Duration::from_secs(1);
 /// As many are remembered of those who announce what can't be used.
 const MOST_COMPLAINTS: usize = 100;
@@ -89,6 +89,8 @@ pub async fn serve(
         neighbours: Neighbours::default(),
         complaints: BTreeMap::new(),
         unwritten: BTreeSet::new(),
+        decided: BTreeSet::new(),
+        again: None,
         watching: Timestamp::now(),
         announce: Instant::now(),
         next: Instant::now(),
@@ -115,8 +117,12 @@ struct Discovery {
     neighbours: Neighbours,
     /// Who announces what can't be used, and what is wrong with it.
     complaints: BTreeMap<String, String>,
-    /// Whose entries could not be written.
+    /// Whose entries are still to be written.
     unwritten: BTreeSet<String>,
+    /// Of which entries, by UID, it is decided whether to join them, while each is to be joined.
+    decided: BTreeSet<String>,
+    /// When to tell mDNS again what it could not take.
+    again: Option<Instant>,
     /// Since when they are looked for.
     watching: Timestamp,
     /// When to announce this cluster again.
@@ -128,23 +134,23 @@ struct Discovery {
 impl Discovery {
     async fn run(&mut self) -> anyhow::Result<()> {
         let (mut configs, mut services) = (self.config.changes(), self.service.changes());
-        self.look_around().await?;
-        self.adjust()?;
+        self.follow(true).await?;
         loop {
+            let again = self.again;
             tokio::select! {
                 changed = configs.changed() => {
-                    if changed.is_ok() {
-                        self.look_around().await?;
-                        self.adjust()?;
-                    }
+                    if changed.is_ok() { self.follow(true).await?; }
                     self.domains.search_now();
                 }
                 changed = services.changed() => {
-                    if changed.is_ok() { self.adjust()?; }
+                    if changed.is_ok() { self.follow(true).await?; }
                 }
                 changed = self.interfaces.changed() => {
                     changed.context("watch the interfaces of the node")?;
-                    if self.look_around().await? { self.adjust()?; }
+                    self.follow(false).await?;
+                }
+                () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
+                    self.follow(true).await?;
                 }
                 news = self.mdns.hear() => self.note(news).await,
                 (domain, search) = self.domains.search(&self.entries) => {
@@ -158,6 +164,27 @@ impl Discovery {
 
     fn settings(&self) -> DiscoveryConfig {
         self.config.only().map(|config| config.spec.discovery.clone()).unwrap_or_default()
+    }
+
+    /// Looks around, and adjusts if our addresses have changed or something else has. If mDNS has
+    /// too much to do for that, it is told again.
+    async fn follow(&mut self, something_else: bool) -> anyhow::Result<()> {
+        let is_due = self.again.take().is_some() || something_else;
+        match self.try_to_follow(is_due).await {
+            Err(error) if is_busy(&error) => {
+                warn!("{error:#}");
+                self.again = Some(Instant::now() + RETRY);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    async fn try_to_follow(&mut self, is_due: bool) -> anyhow::Result<()> {
+        if self.look_around().await? || is_due {
+            self.adjust()?;
+        }
+        Ok(())
     }
 
     /// Speaks on the interfaces that there are now. Says whether our addresses there have changed.
@@ -196,6 +223,9 @@ impl Discovery {
         // Without a search no goodbye is heard.
         if begins || !config.enabled {
             self.neighbours.clear();
+        }
+        if !config.autojoin {
+            self.decided.clear();
         }
         // They may mean something else now.
         self.unwritten.extend(self.neighbours.iter().map(|(name, _)| name.clone()));
@@ -261,8 +291,13 @@ impl Discovery {
         let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
         let here = Here { us, networks, config: &config };
         let there = self.neighbours.iter().filter(|(name, _)| names.contains(*name));
-        let failed = self.entries.seen(there, &here).await;
-        self.unwritten.extend(failed);
+        let there: Vec<_> = there.collect();
+        let unwritten = self.entries.seen(there.iter().copied(), &here).await;
+        self.unwritten.extend(unwritten);
+        if config.autojoin {
+            let decided = self.entries.join(there.into_iter(), &here, &self.decided).await;
+            self.decided.extend(decided);
+        }
         let now = Timestamp::now();
         let due = self.neighbours.next().map(|time| until(time, now).max(PAUSE));
         let retry = (!self.unwritten.is_empty()).then_some(RETRY);
@@ -283,7 +318,9 @@ impl Discovery {
         let mut due = std::mem::take(&mut self.unwritten);
         due.extend(self.neighbours.answered(now));
         for name in self.neighbours.ask(now, ASKED_AT_ONCE) {
-            self.mdns.ask(&name);
+            if !self.mdns.ask(&name) {
+                self.neighbours.not_asked(&name);
+            }
         }
         let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
         let here = Here { us, networks, config: &config };

@@ -9,9 +9,13 @@ mod forgotten;
 mod incoming;
 mod kept;
 mod own_key;
+mod pace;
 mod stored;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -43,6 +47,7 @@ use crate::{
     context::Context,
     identity::failed,
 };
+use pace::Pace;
 
 const MANAGER: &str = "liqo-control/foreign_cluster";
 
@@ -51,6 +56,11 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Another cluster may give what has ended before it begins: no reason to never rest.
 const SHORTEST: Duration = Duration::from_secs(5);
+
+/// Reason of the condition when there is an identity.
+const ACCEPTED: &str = "Accepted";
+/// The same when it is time for the next one, and that can't be had.
+const RENEWAL_FAILING: &str = "RenewalFailing";
 
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
@@ -71,13 +81,16 @@ pub async fn run(context: Arc<Context>) {
         let id = token.labels().get(CLUSTER_ID_LABEL).and_then(|id| id.parse().ok());
         id.map(|id| with_id(&clusters, &id)).unwrap_or_default()
     });
-    let state = Clusters { context: context.clone(), known, tokens };
+    let state = Clusters { context: context.clone(), known, tokens, pace: Pace::default() };
     let work = queue::run("foreign-cluster", asked, async |name: String| {
         state.known.filled().await;
         state.tokens.filled().await;
         match state.known.get("", &name) {
             Some(entry) => reconcile(&entry, &state).await,
-            None => Ok(Again::WhenAsked),
+            None => {
+                state.pace.forget(&name);
+                Ok(Again::WhenAsked)
+            }
         }
     });
     tokio::join!(
@@ -93,6 +106,7 @@ pub(crate) struct Clusters {
     known: Arc<Watched<ForeignCluster>>,
     /// The tokens for them.
     tokens: Watched<Secret>,
+    pace: Pace,
 }
 
 impl Clusters {
@@ -132,12 +146,15 @@ struct Authenticated {
     /// Whether it was there already.
     met: Met,
     renew_at: Timestamp,
+    /// Why the next one, which it is time for, can't be had, and until when this one counts.
+    overdue: Option<String>,
 }
 
 async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Error> {
     let client = &state.context.client;
     let clusters = Api::<ForeignCluster>::all(client.clone());
     if entry.metadata.deletion_timestamp.is_some() {
+        state.pace.forget(&entry.name_any());
         if ending::is_done(&state.context, entry).await? {
             finalizer::remove(&clusters, entry, FINALIZER)
                 .await
@@ -152,32 +169,30 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
             .map_err(failed(format!("delete ForeignCluster {}", entry.name_any())))?;
         return Ok(Again::WhenAsked);
     }
-    let reached = if finalizer::has(entry, FINALIZER) {
+    let status = entry.status.as_ref();
+    let is_known = status.is_some_and(|status| status.tenant_namespace.is_some());
+    // What was written just now may not be seen yet: also who is kept already may have been met.
+    let reached = if is_known && finalizer::has(entry, FINALIZER) {
         authenticate::run(state, entry).await
     } else {
         let kept = async {
-            let kept = finalizer::add(&clusters, entry, FINALIZER).await;
+            let kept = finalizer::keep(&clusters, entry, FINALIZER).await;
             Ok(kept.map_err(failed(format!("keep ForeignCluster {}", entry.name_any())))?)
         };
         authenticate::first(state, entry, kept).await
     };
     match reached {
         Ok(reached) => {
-            let remote = reached.tenant.remote.as_deref().unwrap_or_default();
-            let pinned_by = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
-            let message = format!(
-                "{}, whose auth service shows the certificate that {pinned_by}, has given an \
-                 identity in {remote}, in the form of a {}",
-                reached.server, reached.form
-            );
-            report(state, entry, AuthStatus::Accepted, Some(&reached.tenant), "Accepted", &message)
-                .await?;
+            let (reason, message) = said_of(entry, &reached);
+            let (accepted, tenant) = (AuthStatus::Accepted, Some(&reached.tenant));
+            let unsaid = report(state, entry, accepted, tenant, reason, &message).await?;
             measure(entry, reached.met);
             let left = reached.renew_at.duration_since(Timestamp::now());
             let left: Duration = left.try_into().unwrap_or_default();
-            Ok(Again::After(left.max(SHORTEST)))
+            Ok(Again::After(left.min(unsaid.unwrap_or(left)).max(SHORTEST)))
         }
         Err(Error::Setback(setback)) => {
+            // What is not said now is said when it is asked again.
             report(state, entry, setback.status, None, setback.reason, &setback.message).await?;
             if setback.soon { Err(setback.into()) } else { Ok(Again::After(ASK_AGAIN)) }
         }
@@ -185,9 +200,25 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
     }
 }
 
+/// The reason and the message for an identity that there is.
+fn said_of(entry: &ForeignCluster, reached: &Authenticated) -> (&'static str, String) {
+    let remote = reached.tenant.remote.as_deref().unwrap_or_default();
+    let pinned_by = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
+    let message = format!(
+        "{}, whose auth service shows the certificate that {pinned_by}, has given an identity in \
+         {remote}, in the form of a {}",
+        reached.server, reached.form
+    );
+    match &reached.overdue {
+        None => (ACCEPTED, message),
+        Some(overdue) => (RENEWAL_FAILING, format!("{message}; {overdue}")),
+    }
+}
+
 /// Notes how long it took since the cluster was found, if it was not in vain at first.
 fn measure(entry: &ForeignCluster, met: Met) {
-    let is_first = entry.status.as_ref().is_none_or(|status| status.auth_status.is_none());
+    let is_first = !finalizer::has(entry, FINALIZER)
+        && entry.status.as_ref().is_none_or(|status| status.auth_status.is_none());
     let found = entry.annotations().get(FOUND_ANNOTATION);
     let found = found.and_then(|time| time.parse::<Timestamp>().ok()).filter(|_| is_first);
     if let Some(found) = found
@@ -197,7 +228,8 @@ fn measure(entry: &ForeignCluster, met: Met) {
     }
 }
 
-/// Writes the status, and an event when something else is the matter than before.
+/// Writes the status, and an event when something else is the matter than before. Returns after how
+/// long to come again with what is not to be written yet.
 async fn report(
     state: &Clusters,
     entry: &ForeignCluster,
@@ -205,7 +237,7 @@ async fn report(
     tenant: Option<&TenantNamespace>,
     reason: &str,
     message: &str,
-) -> Result<(), Error> {
+) -> Result<Option<Duration>, Error> {
     let before = entry.status.clone().unwrap_or_default();
     let accepted = auth_status == AuthStatus::Accepted;
     let condition =
@@ -217,24 +249,30 @@ async fn report(
         ..ForeignClusterStatus::default()
     };
     let was = find(&before.conditions, AUTHENTICATED);
-    if was == status.conditions.first()
-        && before.auth_status == status.auth_status
-        && before.tenant_namespace == status.tenant_namespace
+    let is_same = before.auth_status == status.auth_status
+        && before.tenant_namespace == status.tenant_namespace;
+    if is_same && was == status.conditions.first() {
+        return Ok(None);
+    }
+    let (name, now) = (entry.name_any(), Instant::now());
+    let has_reason = was.is_some_and(|was| was.reason == reason);
+    if was.is_some()
+        && let Some(wait) = state.pace.wait(&name, is_same && has_reason, now)
     {
-        return Ok(());
+        return Ok(Some(wait));
     }
     let clusters = Api::<ForeignCluster>::all(state.context.client.clone());
-    let name = entry.name_any();
     writer::apply_status(&clusters, MANAGER, &name, &status)
         .await
         .map_err(failed(format!("write the status of ForeignCluster {name}")))?;
-    if was.is_none_or(|was| was.reason != reason) {
+    state.pace.wrote(&name, now);
+    if !has_reason {
         let events = &state.context.events;
-        if accepted {
+        if reason == ACCEPTED {
             events.normal(entry, reason, message).await;
         } else {
             events.warning(entry, reason, message).await;
         }
     }
-    Ok(())
+    Ok(None)
 }

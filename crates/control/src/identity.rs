@@ -256,7 +256,7 @@ impl Giver {
         self.requests.filled().await;
         let tenant = tenant::place(client, &peer, found).await?;
         let stage = self.stage(Some(&tenant.name));
-        account::ensure(&self.context, &tenant, &peer.cluster_name, stage, subject).await?;
+        account::ensure(client, &tenant, &peer.cluster_name, stage, subject).await?;
         self.ensured.note(secret, stage);
         Ok(tenant.name)
     }

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use http::HeaderValue;
@@ -133,12 +133,24 @@ impl Remotes {
             namespace: namespace.to_owned(),
             source: Box::new(source),
         })?;
+        if secret.is_none() {
+            self.forget(namespace);
+        }
         let kubeconfig = secret
             .and_then(|secret| secret.data)
             .and_then(|mut data| data.remove(IDENTITY_KUBECONFIG_KEY))
             .ok_or_else(|| NoIdentity::NotYet(cluster.cluster_name.to_string()))?;
         let text = String::from_utf8(kubeconfig.0).map_err(|_| unusable(namespace, "no text"))?;
         self.by_kubeconfig(namespace, cluster, &text).await
+    }
+
+    /// Lets go of the client for the identity in this namespace, which is gone.
+    pub fn forget(&self, namespace: &str) {
+        self.lock().remove(namespace);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn by_kubeconfig(
@@ -164,7 +176,7 @@ impl Remotes {
             format!("{} {} {:?}", config.cluster_url, config.default_namespace, config.root_cert);
         let no_client = |_| unusable(namespace, "no client can be made of it");
 
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         if let Some(known) = known.get_mut(namespace)
             && known.rest == rest
             && known.remote.cluster == cluster

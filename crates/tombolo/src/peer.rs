@@ -13,6 +13,7 @@ use serde_json::json;
 use tombolo_api::auth::Confidential;
 use tombolo_api::discovery::{AuthStatus, DiscoveryType, ForeignCluster, ForeignClusterSpec};
 use tombolo_api::{ClusterId, Fingerprint, names};
+use tombolo_core::discovery::PinnedBy;
 
 use crate::bars::Bars;
 use crate::connection::{Connection, Target};
@@ -36,7 +37,7 @@ pub struct Arguments {
     /// With a URL: what to call the ForeignCluster
     #[arg(long)]
     pub name: Option<String>,
-    /// With a URL: SHA-256 fingerprint of the certificate that must be shown there
+    /// SHA-256 fingerprint of the certificate that its auth service must show
     #[arg(long)]
     pub fingerprint: Option<Fingerprint>,
     /// How long to wait, in seconds
@@ -74,7 +75,12 @@ pub async fn peer(
         found = peers::find(client, &arguments.cluster).await?;
     }
     let cluster = match found {
-        Some(cluster) => cluster,
+        Some(cluster) => {
+            if let Some(fingerprint) = arguments.fingerprint {
+                pin(client, &cluster, fingerprint).await?;
+            }
+            cluster
+        }
         None if arguments.cluster.starts_with("https://") => {
             let made = make(client, arguments).await?;
             undo.made = Some(made.clone());
@@ -237,6 +243,37 @@ async fn make(client: &Client, arguments: &Arguments) -> Result<ForeignCluster> 
         .with_context(|| format!("make ForeignCluster {name} for {url}"))
 }
 
+/// Makes the certificate that was given what a ForeignCluster that is there is pinned to, by hand.
+async fn pin(client: &Client, cluster: &ForeignCluster, given: Fingerprint) -> Result<()> {
+    check_pin(cluster, given)?;
+    let name = cluster.name_any();
+    let patch = Patch::Merge(json!({
+        "metadata": { "uid": cluster.uid(), "annotations": { names::PINNED_ANNOTATION: null } },
+        "spec": { "fingerprint": given },
+    }));
+    let api: Api<ForeignCluster> = Api::all(client.clone());
+    let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..Default::default() };
+    api.patch(&name, &parameters, &patch)
+        .await
+        .map(drop)
+        .with_context(|| format!("pin ForeignCluster {name} to the certificate {given}"))
+}
+
+/// Whether it is pinned to another one, which may have given it an identity already.
+fn check_pin(cluster: &ForeignCluster, given: Fingerprint) -> Result<()> {
+    let Some(there) = cluster.spec.fingerprint.filter(|there| *there != given) else {
+        return Ok(());
+    };
+    let (name, url) = (cluster.name_any(), &cluster.spec.auth_url);
+    let that = PinnedBy::of(cluster).unwrap_or(PinnedBy::FirstUse).that();
+    let patch = json!({ "spec": { "fingerprint": given } });
+    bail!(
+        "ForeignCluster {name} ({url}) is pinned to the certificate {there}, which is the one that \
+         {that}, and not to {given}. If {given} is the right one, say so and try again: `kubectl patch \
+         foreigncluster {name} --type merge -p '{patch}'`. If not, somebody else may be there."
+    )
+}
+
 /// `https://auth.example.com:8443/x` → `auth-example-com-8443`.
 fn object_name(url: &str) -> String {
     let host = url.trim_start_matches("https://").split('/').next().unwrap_or_default();
@@ -340,5 +377,19 @@ mod tests {
         assert_eq!(object_name("https://192.0.2.1:30443"), "192-0-2-1-30443");
         assert_eq!(object_name("https://[fd00::1]:443"), "fd00--1--443");
         assert_eq!(object_name("https://"), "peer");
+    }
+
+    #[test]
+    fn a_certificate_is_not_put_in_the_place_of_another() {
+        let (first, other) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
+        let spec = serde_json::from_value(json!({ "authUrl": "https://milan" })).unwrap();
+        let mut milan = ForeignCluster::new("milan", spec);
+        assert!(check_pin(&milan, first).is_ok());
+        milan.spec.fingerprint = Some(first);
+        assert!(check_pin(&milan, first).is_ok());
+        let error = check_pin(&milan, other).unwrap_err().to_string();
+        for part in [first.to_string(), other.to_string(), "kubectl patch".to_owned()] {
+            assert!(error.contains(&part), "{part} is not in {error}");
+        }
     }
 }

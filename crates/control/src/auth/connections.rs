@@ -49,8 +49,8 @@ impl Door {
             debug!(%from, "has too many connections");
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        stream.set_nodelay(true)?;
         let seat = Seat { of, seats: seats.clone() };
+        stream.set_nodelay(true)?;
         Ok(Connection { stream, stuck: None, _seat: seat })
     }
 }

@@ -35,6 +35,12 @@ impl Failure {
         Self::because(StatusCode::UNAUTHORIZED, AuthError::new(error, reason))
     }
 
+    /// It can't be done right now. A second later it may.
+    pub fn not_now(error: &str) -> Self {
+        let again = Some(Duration::from_secs(1));
+        Self { again, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error) }
+    }
+
     /// Too many of `what`; there is room again after `wait`.
     pub fn too_many(what: &str, wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
@@ -51,5 +57,23 @@ impl IntoResponse for Failure {
             response.headers_mut().insert(header::RETRY_AFTER, again.as_secs().into());
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_come_again_is_told_when() {
+        for (failure, seconds) in [
+            (Failure::not_now("busy"), Some("1")),
+            (Failure::too_many("requests", Duration::from_millis(1200)), Some("2")),
+            (Failure::unauthorized(Refusal::WrongToken), None),
+        ] {
+            let response = failure.into_response();
+            let told = response.headers().get(header::RETRY_AFTER);
+            assert_eq!(told.and_then(|value| value.to_str().ok()), seconds);
+        }
     }
 }

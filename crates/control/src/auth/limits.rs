@@ -102,3 +102,25 @@ pub(super) async fn by_address(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_however_many_callers_only_so_many_are_remembered() {
+        let limits = Limits::new();
+        for number in 0..10_000_u32 {
+            let from = IpAddr::from(number.to_be_bytes());
+            let cluster: ClusterId = format!("invented-{number}").parse().unwrap();
+            limits.connection(from);
+            let _ = limits.request(from);
+            limits.wrong_token(from);
+            let _ = limits.identity(&cluster);
+        }
+        for addresses in [&limits.connections, &limits.requests, &limits.wrong_tokens] {
+            assert!(lock(addresses).len() <= MOST_KEPT);
+        }
+        assert!(lock(&limits.identities).len() <= MOST_KEPT);
+    }
+}

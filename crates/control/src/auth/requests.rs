@@ -13,13 +13,12 @@ use serde_json::json;
 use tokio::time::timeout;
 use tombolo_api::{
     ClusterId,
-    auth::{AuthError, Confidential, IdentityRelease, IdentityRequest, IdentityResponse, Refusal},
+    auth::{AuthError, Confidential, IdentityRelease, IdentityResponse, Refusal},
     names::{AUTH_NAMESPACE, IDENTITY_RECORD_LABEL},
 };
 use tombolo_core::identity::{Admission, Record, admit, hash, record_name, return_token_name};
-use tombolo_runtime::observe::Watched;
+use tombolo_runtime::{observe::Watched, writer};
 use tracing::{error, warn};
-use uuid::Uuid;
 
 use super::{Failure, limits::Limits, token_in};
 
@@ -37,6 +36,24 @@ pub(super) struct Requests {
     records: Api<Secret>,
     /// The same, as they were a moment ago.
     seen: Watched<Secret>,
+}
+
+/// By what a request is let in.
+#[derive(Debug)]
+pub(super) enum Admitted {
+    /// By a token that counts, or because it takes none.
+    ByToken,
+    /// By the nonce of an identity alone. If that is gone by now, this is the answer.
+    ByNonce(Failure),
+}
+
+/// What has become of a request.
+#[derive(Debug)]
+enum Answer {
+    Identity(Confidential),
+    Refusal(AuthError),
+    /// Another one has come since, or has got the answer: there will be none to this one.
+    Superseded,
 }
 
 impl Requests {
@@ -60,74 +77,58 @@ impl Requests {
         Ok(secret.and_then(|secret| token_in(&secret)).unwrap_or_default())
     }
 
-    /// Whether this is who has the identity already: it shows the nonce that it was given for.
-    pub async fn knows(&self, request: &IdentityRequest) -> Result<bool, Failure> {
-        let name = record_name(&request.cluster_id);
-        let secret = self.records.get_opt(&name).await.map_err(|error| internal(&error))?;
-        let recorded = secret
+    /// Whether this is who has the identity already, and wants another certificate: it shows the nonce
+    /// that it was given for. Anybody can ask that, so only what was seen a moment ago is looked at.
+    pub fn renews(&self, new: &Record) -> bool {
+        let recorded = self
+            .seen
+            .get(AUTH_NAMESPACE, &record_name(&new.cluster_id))
             .filter(|secret| secret.metadata.deletion_timestamp.is_none())
             .and_then(|secret| Record::read(&secret).ok());
-        let new = Record::of(request, String::new());
-        Ok(recorded.is_some() && admit(recorded.as_ref(), &new) == Admission::Again)
+        new.signing_request.is_some() && admit(recorded.as_ref(), new) == Admission::Again
     }
 
-    /// Records the request and waits for the answer.
+    /// Waits for the answer to a request that was recorded.
     pub async fn answer(
         &self,
-        request: &IdentityRequest,
-        limits: &Limits,
+        new: &Record,
+        recorded: &Secret,
     ) -> Result<IdentityResponse, Failure> {
-        let record = Record::of(request, Uuid::new_v4().to_string());
-        let recorded = self.record(&record, limits).await?;
-        let name = record_name(&record.cluster_id);
-        let answer = timeout(PATIENCE, self.answered(&name, &record, version(&recorded))).await;
+        let answer = timeout(PATIENCE, self.answered(new, recorded)).await;
         let Some((answer, secret)) = answer.ok().flatten() else {
-            if record.nonce_hash.is_none() {
+            if new.nonce_hash.is_none() {
                 // Nobody could ask for it again.
-                self.patch(&name, json!({ "released": encode("true") })).await?;
+                self.mark_released(recorded).await?;
             }
             let text = "the control plane of this cluster has not answered in time: try again";
             return Err(Failure::new(StatusCode::GATEWAY_TIMEOUT, text));
         };
-        let kubeconfig =
-            answer.map_err(|why| Failure::because(StatusCode::UNPROCESSABLE_ENTITY, why))?;
-        let nothing = json!({
-            "metadata": { "resourceVersion": secret.resource_version() },
-            "data": { "kubeconfig": null, "returnToken": null },
-        });
-        let records = self.records.clone();
-        // Who asked does not have to wait for that.
-        tokio::spawn(async move {
-            let forgotten = records.patch(&name, &manager(), &Patch::Merge(nothing)).await;
-            match forgotten {
-                // Where another request has been recorded meanwhile, what is there is not ours.
-                Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {}
-                Err(error) => {
-                    warn!(
-                        "the answer stays in its record until the controllers forget it: {error}"
-                    );
-                }
-                Ok(_) => {}
+        let kubeconfig = match answer {
+            Answer::Identity(kubeconfig) => kubeconfig,
+            Answer::Refusal(why) => {
+                return Err(Failure::because(StatusCode::UNPROCESSABLE_ENTITY, why));
             }
-        });
+            Answer::Superseded => {
+                let text = "another request of this cluster has come since: try again";
+                return Err(Failure::new(StatusCode::CONFLICT, text));
+            }
+        };
+        // Who asked does not have to wait for that.
+        tokio::spawn(forget(self.records.clone(), secret));
         Ok(IdentityResponse { kubeconfig })
     }
 
-    /// Waits for the answer, in the record as it is at this version or later. `None`: it is gone.
-    async fn answered(
-        &self,
-        name: &str,
-        record: &Record,
-        from: u64,
-    ) -> Option<(Result<Confidential, AuthError>, Arc<Secret>)> {
+    /// Waits for the answer, in the record as it was written or as it is later. `None`: it is gone.
+    async fn answered(&self, new: &Record, recorded: &Secret) -> Option<(Answer, Arc<Secret>)> {
+        let (name, from) = (recorded.name_any(), version(recorded));
         let mut changes = self.seen.changes();
         let mut was_there = false;
         loop {
             changes.mark_unchanged();
-            match self.seen.get(AUTH_NAMESPACE, name) {
+            match self.seen.get(AUTH_NAMESPACE, &name) {
                 Some(secret) if version(&secret) >= from => {
                     was_there = true;
-                    if let Some(answer) = answer_in(&secret, record) {
+                    if let Some(answer) = answer_in(&secret, new) {
                         return Some((answer, secret));
                     }
                 }
@@ -142,17 +143,21 @@ impl Requests {
     pub async fn release(&self, release: &IdentityRelease) -> Result<(), Failure> {
         let name = record_name(&release.cluster_id);
         let secret = self.records.get_opt(&name).await.map_err(|error| internal(&error))?;
-        let Some(record) = secret.as_ref().and_then(|secret| Record::read(secret).ok()) else {
-            return Ok(());
-        };
+        let Some(secret) = secret else { return Ok(()) };
+        let Ok(record) = Record::read(&secret) else { return Ok(()) };
         if record.nonce_hash != Some(hash(&release.nonce)) {
             return Err(taken());
         }
-        self.patch(&name, json!({ "released": encode("true") })).await
+        self.mark_released(&secret).await
     }
 
     /// Writes the request into its record, and returns that.
-    async fn record(&self, new: &Record, limits: &Limits) -> Result<Secret, Failure> {
+    pub async fn record(
+        &self,
+        new: &Record,
+        admitted: Admitted,
+        limits: &Limits,
+    ) -> Result<Secret, Failure> {
         let name = record_name(&new.cluster_id);
         let mut is_counted = false;
         for attempt in 0..TRIES {
@@ -172,6 +177,12 @@ impl Requests {
             }
             let recorded = seen.as_ref().and_then(|secret| Record::read(secret).ok());
             let admission = admit(recorded.as_ref(), new);
+            // There is no identity any more that the nonce could be for.
+            if admission == Admission::New
+                && let Admitted::ByNonce(failure) = admitted
+            {
+                return Err(failure);
+            }
             // Only who could have it counts, so that nobody else can keep a cluster out.
             if !is_counted && admission != Admission::Taken {
                 limits.identity(&new.cluster_id)?;
@@ -209,31 +220,50 @@ impl Requests {
             }
         }
         let text = "an earlier request of this cluster is still in the way: try again";
-        Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, text))
+        Err(Failure::not_now(text))
     }
 
-    async fn patch(&self, name: &str, data: serde_json::Value) -> Result<(), Failure> {
-        let patch = Patch::Merge(json!({ "data": data }));
-        self.records
-            .patch(name, &manager(), &patch)
-            .await
-            .map(drop)
-            .map_err(|error| internal(&error))
+    /// Marks this record, and no other that has its name by now, as given back.
+    async fn mark_released(&self, recorded: &Secret) -> Result<(), Failure> {
+        let patch = json!({
+            "metadata": { "uid": recorded.uid() },
+            "data": { "released": encode("true") },
+        });
+        let name = recorded.name_any();
+        let marked = self.records.patch(&name, &manager(), &Patch::Merge(patch)).await;
+        writer::absent_is_fine(marked.map(drop)).map_err(|error| internal(&error))
+    }
+}
+
+/// Forgets an answer that was handed over. Where another request has been recorded meanwhile, what is
+/// there is not ours.
+async fn forget(records: Api<Secret>, secret: Arc<Secret>) {
+    let nothing = json!({
+        "metadata": { "resourceVersion": secret.resource_version() },
+        "data": { "kubeconfig": null, "returnToken": null },
+    });
+    let forgotten = records.patch(&secret.name_any(), &manager(), &Patch::Merge(nothing)).await;
+    if let Err(error) = writer::absent_is_fine(forgotten.map(drop)) {
+        warn!("the answer stays in its record until the controllers forget it: {error}");
     }
 }
 
 /// The answer to the latest request, if its nonce is ours: another one of the same cluster may have
 /// come between, and is as good, but for a certificate, which is for one key.
-fn answer_in(secret: &Secret, ours: &Record) -> Option<Result<Confidential, AuthError>> {
+fn answer_in(secret: &Secret, ours: &Record) -> Option<Answer> {
     let record = Record::read(secret).ok()?;
     let same = record.request == ours.request
         || record.nonce_hash.is_some()
             && record.nonce_hash == ours.nonce_hash
             && record.signing_request == ours.signing_request;
-    if !same || record.is_open() {
+    if !same {
+        return Some(Answer::Superseded);
+    }
+    if record.is_open() {
         return None;
     }
-    record.kubeconfig.map(Ok).or(record.refusal.map(Err))
+    let identity = record.kubeconfig.map(Answer::Identity);
+    Some(identity.or(record.refusal.map(Answer::Refusal)).unwrap_or(Answer::Superseded))
 }
 
 /// The API server counts its versions up.
@@ -273,4 +303,110 @@ fn manager() -> PatchParams {
 
 fn encode(text: &str) -> String {
     crate::identity::base64::standard(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::Mutex};
+
+    use axum::response::IntoResponse;
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::Value;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// What was sent to change something.
+    type Written = Arc<Mutex<Vec<(Method, Value)>>>;
+
+    fn record(signing_request: &str, id: &str) -> Record {
+        let request = json!({
+            "clusterID": "cluster-1", "nonce": "n", "signingRequest": signing_request,
+        });
+        Record::of(&serde_json::from_value(request).unwrap(), id.to_owned())
+    }
+
+    fn recorded(record: &Record) -> Secret {
+        let mut secret = record.to_secret();
+        secret.metadata.uid = Some("uid-1".to_owned());
+        secret.metadata.resource_version = Some("7".to_owned());
+        secret
+    }
+
+    /// With a record that was seen, and that is gone from the API server by now.
+    async fn too_late(seen: &Secret) -> (Requests, Written) {
+        let list = json!({
+            "apiVersion": "v1", "kind": "SecretList", "metadata": { "resourceVersion": "7" },
+            "items": [seen],
+        });
+        let written = Written::default();
+        let noted = written.clone();
+        let server = move |request| respond(request, list.clone(), noted.clone());
+        let requests = Requests::new(Client::new(service_fn(server), AUTH_NAMESPACE));
+        requests.ready().await;
+        (requests, written)
+    }
+
+    async fn respond(
+        request: Request<Body>,
+        list: Value,
+        written: Written,
+    ) -> Result<Response<Body>, Infallible> {
+        let (head, body) = request.into_parts();
+        if head.uri.query().is_some_and(|query| query.contains("watch=true")) {
+            // Nothing changes any more.
+            std::future::pending::<()>().await;
+        }
+        if head.method == Method::GET && head.uri.path().ends_with("/secrets") {
+            return Ok(Response::new(Body::from(list.to_string().into_bytes())));
+        }
+        if head.method != Method::GET {
+            let bytes = body.collect_bytes().await.unwrap();
+            let sent = serde_json::from_slice(&bytes).unwrap();
+            written.lock().unwrap().push((head.method, sent));
+        }
+        let gone = json!({ "reason": "NotFound", "code": 404 }).to_string();
+        Ok(Response::builder().status(404).body(Body::from(gone.into_bytes())).unwrap())
+    }
+
+    fn methods(written: &Written) -> Vec<Method> {
+        written.lock().unwrap().iter().map(|(method, _)| method.clone()).collect()
+    }
+
+    #[tokio::test]
+    async fn who_is_let_in_by_its_nonce_alone_gets_no_new_identity() {
+        let new = record("PEM", "1");
+        let (requests, written) = too_late(&recorded(&new)).await;
+        assert!(requests.renews(&new));
+        let admitted = Admitted::ByNonce(Failure::unauthorized(Refusal::WrongToken));
+        let refused = requests.record(&new, admitted, &Limits::new()).await.unwrap_err();
+        assert_eq!(refused.into_response().status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(methods(&written), [Method::PATCH]);
+        let by_token = requests.record(&new, Admitted::ByToken, &Limits::new()).await;
+        assert!(by_token.is_err() && methods(&written).contains(&Method::POST));
+    }
+
+    #[tokio::test]
+    async fn only_the_record_that_was_read_is_given_back() {
+        let secret = recorded(&record("PEM", "1"));
+        let (requests, written) = too_late(&secret).await;
+        requests.mark_released(&secret).await.unwrap();
+        let written = written.lock().unwrap();
+        assert_eq!(written.len(), 1);
+        assert_eq!(written[0].1["metadata"]["uid"], "uid-1");
+    }
+
+    #[test]
+    fn who_was_overtaken_is_told_so_at_once() {
+        let ours = record("PEM", "1");
+        let is_superseded = |there: &Record| {
+            matches!(answer_in(&there.to_secret(), &ours), Some(Answer::Superseded))
+        };
+        assert!(is_superseded(&record("another", "2")));
+        // The same once more is as good, until somebody has got the answer.
+        let again = record("PEM", "2");
+        assert!(!is_superseded(&ours) && !is_superseded(&again));
+        assert!(is_superseded(&Record { answered: Some("2".to_owned()), ..again }));
+    }
 }

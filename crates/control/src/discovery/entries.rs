@@ -9,7 +9,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     runtime::watcher,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tombolo_api::{
     ClusterId, Fingerprint,
     config::DiscoveryConfig,
@@ -18,7 +18,7 @@ use tombolo_api::{
 };
 use tombolo_core::discovery::{
     Here, Listed, Neighbour, Neighbours, Sighting, entry_seen, expires_at, is_found_in, kind,
-    listed, seen, superseded,
+    listed, superseded,
 };
 use tombolo_runtime::{
     metrics::{self, Step},
@@ -51,16 +51,16 @@ impl Entries {
         self.known.filled().await;
     }
 
-    /// These clusters are there in the local network. Says of which that could not be written.
+    /// These clusters are there in the local network. Says of which that is still to be written.
     pub async fn seen<'a>(
         &self,
         neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
         here: &Here<'_>,
     ) -> BTreeSet<String> {
-        let mut known = self.known.all();
+        let (mut known, now) = (self.known.all(), Timestamp::now());
         let sightings: Vec<(String, Sighting)> = neighbours
             .map(|(name, neighbour)| {
-                let sighting = seen(&neighbour.announcement, &known, here, neighbour.seen);
+                let sighting = neighbour.sighting(&known, here, now);
                 if let Sighting::New(entry) = &sighting {
                     // So that two of one name do not become one.
                     known.push(Arc::new((**entry).clone()));
@@ -73,6 +73,32 @@ impl Entries {
         };
         let writes = stream::iter(sightings).map(write).buffer_unordered(AT_ONCE);
         writes.filter_map(async |name| name).collect().await
+    }
+
+    /// Each cluster is to be joined: so are those of these that were found before, unless somebody has
+    /// ever said whether to. Says of which entries, by UID, that is decided now, beside `decided`.
+    pub async fn join<'a>(
+        &self,
+        neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
+        here: &Here<'_>,
+        decided: &BTreeSet<String>,
+    ) -> BTreeSet<String> {
+        let known = self.known.all();
+        let open: Vec<(String, String)> = neighbours
+            .filter_map(|(_, it)| entry_seen(&it.announcement, &known, here))
+            .filter(|entry| kind(entry) == DiscoveryType::Lan && !entry.spec.join)
+            .filter_map(|entry| Some((entry.name_any(), entry.uid()?)))
+            .filter(|(_, uid)| !decided.contains(uid))
+            .collect();
+        let decide = async |(name, uid): (String, String)| match self.decide(&name, here).await {
+            Ok(is_decided) => is_decided.then_some(uid),
+            Err(error) => {
+                warn!(cluster = name, "join the cluster: {error}");
+                None
+            }
+        };
+        let decisions = stream::iter(open).map(decide).buffer_unordered(AT_ONCE);
+        decisions.filter_map(async |uid| uid).collect().await
     }
 
     /// A domain lists a cluster, and these are known. Says which entry of that domain there is now.
@@ -176,6 +202,7 @@ impl Entries {
     async fn write(&self, sighting: Sighting) -> Written {
         let (entry, done) = match sighting {
             Sighting::LeftAlone | Sighting::Unchanged => return Written::Nothing,
+            Sighting::TooSoon => return Written::NotYet,
             Sighting::New(entry) => (entry.name_any(), self.make(&entry).await),
             Sighting::Again(entry) => (entry.name_any(), self.refresh(&entry).await.map(|()| true)),
         };
@@ -194,24 +221,42 @@ impl Entries {
         self.known.all().iter().map(|entry| (**entry).clone()).collect()
     }
 
+    /// Joins a cluster unless somebody has ever said whether to. Says whether that is decided: not if
+    /// the entry has changed meanwhile.
+    async fn decide(&self, name: &str, here: &Here<'_>) -> kube::Result<bool> {
+        let Some(entry) = self.api.get_opt(name).await? else { return Ok(false) };
+        if !here.joins(&entry, MANAGER) {
+            return Ok(true);
+        }
+        let joined = self.merge(&entry, json!({ "spec": { "join": true } })).await?;
+        if joined {
+            info!(cluster = name, "each cluster is to be joined now: so is this one");
+        }
+        Ok(joined)
+    }
+
     /// Pins another certificate, and says whether it has: not if the entry has changed meanwhile.
     async fn pin(&self, entry: &ForeignCluster, to: Fingerprint) -> kube::Result<bool> {
         let noted = entry.annotations().get(PINNED_ANNOTATION);
-        let patch = Patch::Merge(json!({
-            "metadata": {
-                "uid": entry.uid(),
-                "resourceVersion": entry.resource_version(),
-                "annotations": { PINNED_ANNOTATION: noted },
-            },
+        let patch = json!({
+            "metadata": { "annotations": { PINNED_ANNOTATION: noted } },
             "spec": { "fingerprint": to },
-        }));
+        });
+        let pinned = self.merge(entry, patch).await?;
+        if pinned {
+            info!(cluster = entry.name_any(), "it has another certificate");
+        }
+        Ok(pinned)
+    }
+
+    /// Changes an entry, and says whether it has: not if the entry has changed meanwhile.
+    async fn merge(&self, entry: &ForeignCluster, mut patch: Value) -> kube::Result<bool> {
+        patch["metadata"]["uid"] = json!(entry.uid());
+        patch["metadata"]["resourceVersion"] = json!(entry.resource_version());
         let params =
             PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        match self.api.patch(&entry.name_any(), &params, &patch).await {
-            Ok(_) => {
-                info!(cluster = entry.name_any(), "it has another certificate");
-                Ok(true)
-            }
+        match self.api.patch(&entry.name_any(), &params, &Patch::Merge(patch)).await {
+            Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(false),
             Err(error) => Err(error),
         }

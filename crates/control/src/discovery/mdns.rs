@@ -8,7 +8,7 @@ use std::{
 };
 
 use mdns_sd::{
-    IfKind, IfPredicate, Receiver, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent,
+    Error, IfKind, IfPredicate, Receiver, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent,
     ServiceInfo,
 };
 use tokio::{
@@ -87,6 +87,10 @@ impl Mdns {
         }
         match announcement {
             Some(announcement) => {
+                let times = self.announced.as_ref().map_or(0, |it| it.times.wrapping_add(1));
+                let service = service(&announcement, times)?;
+                let name = service.get_fullname().to_owned();
+                self.daemon.register(service)?;
                 let addresses = &announcement.addresses;
                 info!(
                     ?addresses,
@@ -94,16 +98,13 @@ impl Mdns {
                     group = announcement.group,
                     "announcing"
                 );
-                let times = self.announced.as_ref().map_or(0, |it| it.times.wrapping_add(1));
-                let service = service(&announcement, times)?;
-                let name = service.get_fullname().to_owned();
-                self.daemon.register(service)?;
                 self.announced = Some(Announced { announcement, name, times });
             }
             None => {
-                if let Some(before) = self.announced.take() {
-                    info!("this cluster is not announced any more");
+                if let Some(before) = &self.announced {
                     self.daemon.unregister(&before.name)?;
+                    info!("this cluster is not announced any more");
+                    self.announced = None;
                 }
             }
         }
@@ -127,8 +128,9 @@ impl Mdns {
             let events = self.daemon.browse(&domain())?;
             let listen = listen(self.daemon.clone(), events, self.inbox.clone());
             self.search = Some(AbortOnDropHandle::new(tokio::spawn(listen)));
-        } else if !search && self.search.take().is_some() {
+        } else if !search && self.search.is_some() {
             self.daemon.stop_browse(&domain())?;
+            self.search = None;
             lock(&self.inbox.news).clear();
         }
         Ok(begins)
@@ -145,11 +147,14 @@ impl Mdns {
         }
     }
 
-    /// Asks a cluster whether it is still there: if it does not answer, its goodbye is heard.
-    pub fn ask(&self, name: &str) {
-        if let Err(error) = self.daemon.verify(name.to_owned(), ANSWER.unsigned_abs()) {
+    /// Asks a cluster whether it is still there: if it does not answer, its goodbye is heard. Says
+    /// whether it could be asked.
+    pub fn ask(&self, name: &str) -> bool {
+        let asked = self.daemon.verify(name.to_owned(), ANSWER.unsigned_abs());
+        if let Err(error) = &asked {
             debug!(name, "ask: {error}");
         }
+        asked.is_ok()
     }
 
     /// Says goodbye.
@@ -163,6 +168,11 @@ impl Mdns {
             let _ = timeout(GOODBYE, done.recv_async()).await;
         }
     }
+}
+
+/// Whether the daemon has too much to do, and has to be told again.
+pub(super) fn is_busy(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Error>() == Some(&Error::Again)
 }
 
 /// What was heard and not looked at yet. However long that takes, the daemon does not wait.
@@ -194,11 +204,14 @@ async fn listen(daemon: ServiceDaemon, mut events: Receiver<ServiceEvent>, inbox
             }
         }
         warn!("too much was said at once in the local network: listening again");
-        sleep(AGAIN).await;
-        match daemon.browse(&domain()) {
-            Ok(again) => events = again,
-            Err(error) => return warn!("search for clusters: {error}"),
-        }
+        events = loop {
+            sleep(AGAIN).await;
+            match daemon.browse(&domain()) {
+                Ok(again) => break again,
+                Err(Error::Again) => {}
+                Err(error) => return warn!("search for clusters: {error}"),
+            }
+        };
     }
 }
 

@@ -14,7 +14,7 @@ use tombolo_api::{
     ClusterIdentity,
     auth::{Confidential, IdentityRequest, IdentityResponse, Refusal},
     discovery::{AuthStatus, ForeignCluster, TenantNamespace},
-    names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, CLUSTER_ID_LABEL},
+    names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, CLUSTER_ID_LABEL, PINNED_ANNOTATION},
 };
 use tombolo_core::identity::{
     Access, Credentials, Incomplete, Subject, is_generation, return_token_name,
@@ -25,7 +25,7 @@ use tracing::{debug, info};
 use super::{
     Authenticated, Clusters, Error, Setback,
     auth_service::Failure,
-    authenticate::{Greeted, refused, setback},
+    authenticate::{Greeted, OTHER_CERTIFICATE, refused, setback},
     kept::{lifetime, look_again},
     own_key,
     stored::Stored,
@@ -48,7 +48,7 @@ pub(super) async fn ask(
     // As long as the namespace is there, what has been asked for is given back in the end.
     let (tenant, nonce, auth_url) = tokio::try_join!(
         tenant::place(client, peer, found),
-        identity::nonce_for(client, &peer.cluster_id),
+        identity::nonce_for(client, &peer.cluster_id, met.shown),
         async { Ok(auth_url::find(client).await.ok()) },
     )?;
     let tokens = tokens(&state.tokens, peer);
@@ -56,10 +56,12 @@ pub(super) async fn ask(
     let before = if tenant.is_new {
         None
     } else {
-        tenant::equip(context, &tenant).await?;
+        tenant::equip(client, &tenant).await?;
         Stored::read(client, &tenant.name).await?
     };
-    let stored = before.filter(|stored| stored.nonce == nonce).unwrap_or_default();
+    let stored = given_by(entry, met, before)?;
+    // Who has had another certificate knows us by the nonce for that one.
+    let nonce = if stored.nonce.is_empty() { nonce } else { stored.nonce.clone() };
     let asking = Asking {
         context,
         entry,
@@ -78,7 +80,7 @@ pub(super) async fn ask(
         },
     };
     let equipped = async {
-        let done = if tenant.is_new { tenant::equip(context, &tenant).await } else { Ok(()) };
+        let done = if tenant.is_new { tenant::equip(client, &tenant).await } else { Ok(()) };
         Ok::<_, Error>(done?)
     };
     let (answered, ()) = tokio::try_join!(asking.with_each(tokens), equipped)?;
@@ -122,7 +124,30 @@ pub(super) async fn ask(
         form,
         met: Met::Never,
         renew_at: look_again(&access.credentials, &lifetime),
+        overdue: None,
     })
+}
+
+/// What is stored, if who answers is the cluster that has given it, as far as can be told. Nobody else
+/// is told the nonce by which we are known there, nor shown a token.
+fn given_by(
+    entry: &ForeignCluster,
+    met: &Greeted<'_>,
+    stored: Option<Stored>,
+) -> Result<Stored, Setback> {
+    let giver = stored.as_ref().and_then(|stored| stored.giver(entry));
+    let Some(giver) = giver else { return Ok(Stored::default()) };
+    if giver == met.shown {
+        return Ok(stored.unwrap_or_default());
+    }
+    let (url, shown, name) = (&entry.spec.auth_url, met.shown, entry.name_any());
+    let message = format!(
+        "{url} shows the certificate {shown}, and the identity that there is was given by who showed \
+         {giver}: nothing was sent; if the certificate was changed on purpose, say so: `kubectl \
+         annotate foreigncluster {name} {PINNED_ANNOTATION}-`; if it was never the right one that \
+         gave that identity, delete the ForeignCluster"
+    );
+    Err(Setback { status: AuthStatus::Pending, reason: OTHER_CERTIFICATE, message, soon: false })
 }
 
 /// The generation that is asked for when the other cluster has not said which is the right one.

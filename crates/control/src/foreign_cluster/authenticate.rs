@@ -18,7 +18,10 @@ use tombolo_core::{
     discovery::{PinnedBy, kind, senior},
     identity::namesake,
 };
-use tombolo_runtime::metrics::{self, Step};
+use tombolo_runtime::{
+    chain::Chain,
+    metrics::{self, Step},
+};
 use tracing::{debug, warn};
 
 use super::{
@@ -48,13 +51,17 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
             }
         },
         // Also where it is a token: by now there may be somebody who signs certificates.
-        Kept::Due(reached) => match meet(state, entry).await {
+        Kept::Due { reached, expires } => match meet(state, entry).await {
             Err(error) => match kept::renew_token(context, peer, &reached).await? {
                 Some(renewed) => Ok(renewed),
                 None if kept::is_unknown(context, peer, &reached).await => Err(error),
                 None => {
+                    let error = Chain(&error);
                     warn!(cluster = %peer.cluster_name, "renew the identity: {error}");
-                    Ok(reached)
+                    let overdue = format!(
+                        "the identity counts until {expires}, and the next one can't be had: {error}"
+                    );
+                    Ok(Authenticated { overdue: Some(overdue), ..reached })
                 }
             },
             anew => anew,
@@ -64,11 +71,11 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
 }
 
 /// The same for an entry that is new: what changes nothing is done while `kept`, by which it is taken
-/// care of that the entry does not go before what is made for it.
+/// care of that the entry does not go before what is made for it. It is the entry as it is then.
 pub(super) async fn first(
     state: &Clusters,
     entry: &ForeignCluster,
-    kept: impl Future<Output = Result<(), Error>>,
+    kept: impl Future<Output = Result<ForeignCluster, Error>>,
 ) -> Result<Authenticated, Error> {
     let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
     let look = async {
@@ -82,11 +89,11 @@ pub(super) async fn first(
         (before, info)
     };
     let (kept, (before, info)) = tokio::join!(kept, look);
-    kept?;
+    let kept = kept?;
     match (before?, info) {
         (Some(reached), _) => Ok(reached),
-        (None, Some(info)) => greet(state, entry, &service, info).await,
-        (None, None) => meet(state, entry).await,
+        (None, Some(info)) => greet(state, &kept, &service, info).await,
+        (None, None) => meet(state, &kept).await,
     }
 }
 
@@ -223,12 +230,43 @@ async fn fill_in(
     let clusters = Api::<ForeignCluster>::all(context.client.clone());
     let metadata = json!({ "uid": entry.uid(), "labels": labels, "annotations": annotations });
     let patch = json!({ "metadata": metadata, "spec": spec });
+    let filled = patch_unless_changed(&clusters, entry, patch).await;
+    Ok(filled.map_err(failed(format!("fill in ForeignCluster {}", entry.name_any())))?)
+}
+
+/// How often an entry is filled in anew when something else of it has changed meanwhile.
+const TRIES: usize = 5;
+
+/// Changes an entry, but not if somebody has changed what is wanted of it, such as by naming the
+/// certificate: that brings it here again.
+async fn patch_unless_changed(
+    clusters: &Api<ForeignCluster>,
+    entry: &ForeignCluster,
+    mut patch: Value,
+) -> kube::Result<()> {
+    let (name, mut version) = (entry.name_any(), entry.resource_version());
     let params =
         PatchParams { field_manager: Some(super::MANAGER.to_owned()), ..PatchParams::default() };
-    let filled = clusters.patch(&entry.name_any(), &params, &Patch::Merge(patch)).await;
-    filled.map_err(failed(format!("fill in ForeignCluster {}", entry.name_any())))?;
-    Ok(())
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        patch["metadata"]["resourceVersion"] = json!(version);
+        let patched = clusters.patch(&name, &params, &Patch::Merge(&patch)).await;
+        let is_conflict = matches!(&patched, Err(kube::Error::Api(status)) if status.code == 409);
+        if !is_conflict || tries == TRIES {
+            return patched.map(drop);
+        }
+        // Most often it is the status.
+        let now = clusters.get(&name).await?;
+        if now.spec != entry.spec {
+            return patched.map(drop);
+        }
+        version = now.resource_version();
+    }
 }
+
+/// Why nothing is sent to who shows another certificate than it should.
+pub(super) const OTHER_CERTIFICATE: &str = "OtherCertificate";
 
 pub(super) fn refused(reason: &'static str, message: String) -> Setback {
     Setback { status: AuthStatus::Refused, reason, message, soon: false }
@@ -242,7 +280,7 @@ pub(super) fn setback(entry: &ForeignCluster, failure: &Failure) -> Setback {
         (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),
         (_, Some(Refusal::SameName)) => (Refused, "SameName", false),
         (_, Some(Refusal::Other | Refusal::OtherGeneration)) => (Pending, "AuthFailed", true),
-        (Failure::OtherCertificate { .. }, _) => (Pending, "OtherCertificate", true),
+        (Failure::OtherCertificate { .. }, _) => (Pending, OTHER_CERTIFICATE, true),
         (Failure::NotUnderstood { .. }, _) => (Pending, "NotAnAuthService", true),
         (_, None) => (Pending, "AuthUnreachable", true),
     };
@@ -251,7 +289,7 @@ pub(super) fn setback(entry: &ForeignCluster, failure: &Failure) -> Setback {
             "; put it into a Secret in the namespace {NAMESPACE}, under the key {AUTH_TOKEN_KEY}, \
              with the labels {CLUSTER_ID_LABEL}=<the cluster's id> and {AUTH_TOKEN_LABEL}="
         ),
-        "OtherCertificate" => {
+        OTHER_CERTIFICATE => {
             let that = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
             format!("; expected is the certificate that {that}")
         }

@@ -50,15 +50,31 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     }
     let stored = Stored::read(client, &tenant_name).await?;
     if !forgotten::keeps(context, entry, &tenant_name, stored.as_ref()).await? {
-        let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
-        let nonce = match stored {
-            Some(stored) => stored.nonce,
-            // It may have been asked for, only not stored.
-            None => identity::nonce_for(client, &peer.cluster_id).await?,
-        };
-        give_back(context, &namespace, &peer.cluster_id, Some((service, nonce))).await?;
+        let from = giver(context, entry, &peer.cluster_id, stored).await?;
+        give_back(context, &namespace, &peer.cluster_id, from).await?;
     }
     Ok(true)
+}
+
+/// Whom to tell that the identity is given back, and what shows that it is ours. By its certificate it
+/// is who gave it: the entry may have followed somebody else since.
+async fn giver(
+    context: &Context,
+    entry: &ForeignCluster,
+    peer: &ClusterId,
+    stored: Option<Stored>,
+) -> Result<Option<(AuthService, Confidential)>, Error> {
+    let (url, pin) = (&entry.spec.auth_url, entry.spec.fingerprint);
+    if let Some(stored) = stored {
+        let giver = stored.giver(entry);
+        let before = stored.auth_url.as_ref().filter(|_| giver != pin);
+        let service = giver.map(|giver| AuthService::new(before.unwrap_or(url), Some(giver)));
+        return Ok(service.map(|service| (service, stored.nonce)));
+    }
+    // It may have been asked for, only not stored; but nobody is asked before it is pinned.
+    let Some(pin) = pin else { return Ok(None) };
+    let nonce = identity::nonce_for(&context.client, peer, pin).await?;
+    Ok(Some((AuthService::new(url, Some(pin)), nonce)))
 }
 
 /// Gives back the identity that there is at another cluster, by its auth service, and removes what
@@ -81,6 +97,7 @@ pub(super) async fn give_back(
     delete(&records, &return_token_name(peer)).await?;
     let secrets = Api::<Secret>::namespaced(client.clone(), &namespace.name_any());
     delete(&secrets, IDENTITY_SECRET).await?;
+    context.remotes.forget(&namespace.name_any());
     let us = &context.settings.cluster_name;
     Ok(tenant::remove_unless_needed(client, namespace, peer, us).await?)
 }

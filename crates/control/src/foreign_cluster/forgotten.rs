@@ -1,16 +1,17 @@
-//! Identities of clusters that are not to be found any more: they are kept as long as they count, so
-//! that who comes back is known at once, and given back then.
+//! Identities of clusters that are not to be found any more: some of them are kept as long as they
+//! count, so that who comes back is known at once, and given back then.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
+    runtime::reflector::Store,
 };
 use serde_json::json;
-use tombolo_api::{discovery::ForeignCluster, names::KEPT_UNTIL_ANNOTATION};
+use tombolo_api::{ClusterId, discovery::ForeignCluster, names::KEPT_UNTIL_ANNOTATION};
 use tombolo_core::discovery::expires_at;
 use tombolo_runtime::{
     observe::Watched,
@@ -28,12 +29,18 @@ use crate::{
     identity::failed,
 };
 
+/// How many are kept: anybody can announce clusters that come and go, and give an identity for each.
+const MOST_KEPT: usize = 256;
+
 /// Runs until the end is asked for.
 pub(super) async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let (namespaces, known) =
         (context.watches.of::<Namespace>(), context.watches.of::<ForeignCluster>());
     namespaces.feed(&queue, |namespace| until(namespace).map(|_| namespace.name_any()));
+    // When the last entry of a cluster has gone, the identity is nobody's.
+    let index = namespaces.index().clone();
+    known.feed(&queue, move |entry| kept_for(&index, entry));
     let work = queue::run("forgotten-cluster", asked, async |name: String| {
         known.filled().await;
         match namespaces.get("", &name) {
@@ -56,14 +63,47 @@ pub(super) async fn keeps(
     let lifetime = access.and_then(|access| lifetime(&access.credentials).ok());
     let deleted = entry.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     let expired = expires_at(entry, Timestamp::MIN).zip(deleted);
-    let is_over = expired.is_some_and(|(expiry, deleted)| expiry <= deleted);
-    let (true, Some(lifetime)) = (is_over, lifetime) else { return Ok(false) };
-    if lifetime.expires <= Timestamp::now() {
+    let expired = expired.filter(|(expiry, deleted)| expiry <= deleted);
+    let (Some((_, deleted)), Some(lifetime)) = (expired, lifetime) else { return Ok(false) };
+    let until = lifetime.kept_until(deleted);
+    if until <= Timestamp::now() || is_full(context, tenant) {
         return Ok(false);
     }
-    note(context, tenant, Some(lifetime.expires)).await?;
-    info!(cluster = entry.name_any(), until = %lifetime.expires, "keeping the identity");
+    note(context, tenant, Some(until)).await?;
+    info!(cluster = entry.name_any(), %until, "keeping the identity");
     Ok(true)
+}
+
+/// Whether no more identities are to be kept, but for the one in this namespace. Those of clusters
+/// that have come back are not counted.
+fn is_full(context: &Context, tenant: &str) -> bool {
+    let now = Timestamp::now();
+    let is_another = |namespace: &Namespace| {
+        until(namespace).is_some_and(|until| now < until) && namespace.name_any() != tenant
+    };
+    let kept = context.watches.of::<Namespace>().index().state_filter(is_another);
+    if kept.len() < MOST_KEPT {
+        return false;
+    }
+    let known = context.watches.of::<ForeignCluster>().all();
+    let stays = known.iter().filter(|entry| entry.metadata.deletion_timestamp.is_none());
+    let there: BTreeSet<_> = stays.filter_map(|entry| id_of(entry)).collect();
+    let is_gone =
+        |namespace: &&Arc<Namespace>| peer_of(namespace).is_some_and(|peer| !there.contains(&peer));
+    kept.iter().filter(is_gone).count() >= MOST_KEPT
+}
+
+/// The namespaces in which an identity of the cluster of this entry is kept.
+fn kept_for(namespaces: &Store<Namespace>, entry: &ForeignCluster) -> Vec<String> {
+    let Some(id) = id_of(entry) else { return Vec::new() };
+    let is_its = |namespace: &Namespace| {
+        until(namespace).is_some() && peer_of(namespace).is_some_and(|peer| peer == *id)
+    };
+    namespaces.state_filter(is_its).iter().map(|namespace| namespace.name_any()).collect()
+}
+
+fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
+    Some(&entry.spec.cluster_identity.as_ref()?.cluster_id)
 }
 
 async fn reconcile(
@@ -71,22 +111,29 @@ async fn reconcile(
     context: &Context,
     known: &Watched<ForeignCluster>,
 ) -> Result<Again, Error> {
-    let (Some(until), Some(peer)) = (until(namespace), peer_of(namespace)) else {
+    let (Some(end), Some(peer)) = (until(namespace), peer_of(namespace)) else {
         return Ok(Again::WhenAsked);
     };
     let ends = namespace.metadata.deletion_timestamp.is_some();
     if ends || !with_id(known.index(), &peer).is_empty() {
-        // It is that entry's again.
+        // It is that entry's, still or again: it comes here when that has gone.
         return Ok(Again::WhenAsked);
     }
     let now = Timestamp::now();
-    if now < until {
-        return Ok(Again::After(until.duration_since(now).unsigned_abs()));
+    if now < end {
+        return Ok(Again::After(end.duration_since(now).unsigned_abs()));
+    }
+    let namespaces = Api::<Namespace>::all(context.client.clone());
+    let noted = namespaces.get_opt(&namespace.name_any()).await;
+    let noted = noted.map_err(failed("read until when an identity is kept"))?;
+    if noted.as_ref().and_then(until) != Some(end) {
+        // It is kept anew, only that was not seen yet: then it comes here again.
+        return Ok(Again::WhenAsked);
     }
     info!(cluster = %peer, "it has not come back");
     let stored = Stored::read(&context.client, &namespace.name_any()).await?;
     let from = stored.and_then(|stored| {
-        let service = AuthService::new(stored.auth_url.as_deref()?, stored.fingerprint);
+        let service = AuthService::new(stored.auth_url.as_deref()?, Some(stored.fingerprint?));
         Some((service, stored.nonce))
     });
     give_back(context, namespace, &peer, from).await?;

@@ -40,7 +40,7 @@ pub(super) enum Kept {
     /// Nobody says that it does not, but it could not be tried either.
     InDoubt(Authenticated),
     /// It counts for a while, and the next one is to be asked for.
-    Due(Authenticated),
+    Due { reached: Authenticated, expires: Timestamp },
     /// It has to be asked for.
     None,
 }
@@ -79,7 +79,11 @@ pub(super) async fn keep(
             None => Kept::Good(reached(look)),
         });
     }
-    if now < lifetime.expires { Ok(Kept::Due(reached(after(RENEW_AGAIN)))) } else { Ok(Kept::None) }
+    let expires = lifetime.expires;
+    if now >= expires {
+        return Ok(Kept::None);
+    }
+    Ok(Kept::Due { reached: reached(after(RENEW_AGAIN)), expires })
 }
 
 /// Renews a token at the other cluster's API server, where its auth service gives no new identity.
@@ -155,6 +159,7 @@ fn reached(tenant: &str, access: &Access, renew_at: Timestamp) -> Authenticated 
         form: access.credentials.form(),
         met: Met::Before,
         renew_at,
+        overdue: None,
     }
 }
 

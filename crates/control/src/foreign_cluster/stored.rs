@@ -5,9 +5,10 @@ use kube::{Api, Client, api::ObjectMeta};
 use tombolo_api::{
     ClusterIdentity, Fingerprint,
     auth::Confidential,
+    discovery::ForeignCluster,
     names::{CLUSTER_ID_LABEL, IDENTITY_KUBECONFIG_KEY, IDENTITY_NONCE_KEY, IDENTITY_SECRET},
 };
-use tombolo_core::identity::Access;
+use tombolo_core::{discovery::PinnedBy, identity::Access};
 use tombolo_runtime::writer;
 
 use super::MANAGER;
@@ -62,6 +63,16 @@ impl Stored {
         }
     }
 
+    /// By which certificate to know the cluster that has given the identity: the one that was shown
+    /// then, or the one that somebody has named since. What was only announced is no reason to take
+    /// another one for it.
+    pub fn giver(&self, entry: &ForeignCluster) -> Option<Fingerprint> {
+        match PinnedBy::of(entry) {
+            Some(PinnedBy::Hand) => entry.spec.fingerprint,
+            _ => self.fingerprint,
+        }
+    }
+
     /// Writes the Secret.
     pub async fn write(
         &self,
@@ -95,5 +106,29 @@ impl Stored {
         let secrets = Api::namespaced(client.clone(), tenant);
         let written = once_allowed(|| writer::apply(&secrets, MANAGER, &secret)).await;
         written.map(drop).map_err(failed(format!("write Secret {tenant}/{IDENTITY_SECRET}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_somebody_can_say_that_another_certificate_is_that_of_who_gave_the_identity() {
+        let (first, other) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
+        let stored = Stored { fingerprint: Some(first), ..Stored::default() };
+        let spec = serde_json::from_value(json!({ "authUrl": "https://milan" })).unwrap();
+        let mut entry = ForeignCluster::new("milan", spec);
+        assert_eq!(stored.giver(&entry), Some(first));
+        entry.spec.fingerprint = Some(other);
+        for by in [PinnedBy::Mdns, PinnedBy::Dns, PinnedBy::FirstUse] {
+            entry.metadata.annotations = Some([by.note(other)].into());
+            assert_eq!(stored.giver(&entry), Some(first), "{by:?}");
+            assert_eq!(Stored::default().giver(&entry), None, "{by:?}");
+        }
+        entry.metadata.annotations = None;
+        assert_eq!(stored.giver(&entry), Some(other));
     }
 }

@@ -24,10 +24,7 @@ use super::{
     Error, MANAGER, failed,
     tenant::{self, Tenant, once_allowed},
 };
-use crate::{
-    binding::{Rights, account_of, bind, user},
-    context::Context,
-};
+use crate::binding::{Rights, account_of, bind, user};
 
 /// How long a token counts; it is renewed long before.
 pub(crate) const TOKEN_SECONDS: i64 = 24 * 60 * 60;
@@ -44,13 +41,13 @@ pub(super) async fn generation(client: &Client, tenant: &str) -> Result<Option<S
 /// Makes account and rights what they should be at this stage, and binds them to the user that
 /// certificates are for. Also sees to our own rights there, which it takes to do that.
 pub(super) async fn ensure(
-    context: &Context,
+    client: &Client,
     tenant: &Tenant,
     peer: &ClusterName,
     stage: Stage,
     subject: &Subject,
 ) -> Result<(), Error> {
-    let (client, name) = (&context.client, &*tenant.name);
+    let name = &*tenant.name;
     let metadata = ObjectMeta { name: Some(TENANT_ACCOUNT.to_owned()), ..ObjectMeta::default() };
     let noted = (GENERATION_ANNOTATION.to_owned(), subject.generation.clone());
     let account = ServiceAccount {
@@ -65,17 +62,14 @@ pub(super) async fn ensure(
     let accounts = Api::namespaced(client.clone(), name);
     let roles = Api::namespaced(client.clone(), name);
     let bindings = Api::namespaced(client.clone(), name);
+    tenant::equip(client, tenant).await?;
     // Before any rights are bound to a generation it is noted, so that it is known which to end.
-    let noted = async {
-        tenant::equip(context, tenant).await?;
-        let applied = once_allowed(|| writer::apply(&accounts, MANAGER, &account));
-        applied.await.map(drop).map_err(said("ServiceAccount"))
-    };
-    let granted =
-        async { writer::apply(&roles, MANAGER, &role).await.map(drop).map_err(said("Role")) };
-    tenant::heeded(context, tenant).await;
-    tokio::try_join!(noted, granted)?;
-    writer::apply(&bindings, MANAGER, &binding).await.map(drop).map_err(said("RoleBinding"))
+    let noted = once_allowed(|| writer::apply(&accounts, MANAGER, &account));
+    noted.await.map_err(said("ServiceAccount"))?;
+    let granted = async { writer::apply(&roles, MANAGER, &role).await.map_err(said("Role")) };
+    let bound =
+        async { writer::apply(&bindings, MANAGER, &binding).await.map_err(said("RoleBinding")) };
+    tokio::try_join!(granted, bound).map(drop)
 }
 
 /// Removes the identity: whatever token or certificate there is counts no more.

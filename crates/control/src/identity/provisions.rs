@@ -71,9 +71,14 @@ async fn ensure(client: &Client) -> Result<(), Error> {
     announce(client, certificate).await
 }
 
-/// What proves to another cluster that it is we who ask, however often it is asked for.
-pub(crate) async fn nonce_for(client: &Client, peer: &ClusterId) -> Result<Confidential, Error> {
-    Ok(nonce(&nonce_key(client).await?, peer))
+/// What proves to another cluster, which shows this certificate, that it is we who ask, however
+/// often it is asked for.
+pub(crate) async fn nonce_for(
+    client: &Client,
+    peer: &ClusterId,
+    shown: Fingerprint,
+) -> Result<Confidential, Error> {
+    Ok(nonce(&nonce_key(client).await?, peer, shown))
 }
 
 /// The key that nonces are made of.

@@ -13,17 +13,17 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ListParams, ObjectMeta, PostParams},
-    core::NamespaceResourceScope,
+    core::{NamespaceResourceScope, PartialObjectMeta},
 };
 use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tombolo_api::{
     ClusterId, ClusterIdentity, ClusterName,
     discovery::{ForeignCluster, ResourceRequest},
     names::{
         AUTH_NAMESPACE, CLUSTER_ID_LABEL, CONTROL_ACCOUNT, CONTROL_TENANT_ROLE, IDENTITY_SECRET,
-        KUBELET_ACCOUNT, KUBELET_TENANT_ROLE, NAMESPACE, REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL,
-        TENANT_LABEL,
+        KEPT_UNTIL_ANNOTATION, KUBELET_ACCOUNT, KUBELET_TENANT_ROLE, NAMESPACE, REPLICATE_TO_LABEL,
+        REPLICATED_FROM_LABEL, TENANT_LABEL,
     },
     net::{NetworkConfig, TunnelEndpoint},
     sharing::ResourceOffer,
@@ -76,20 +76,9 @@ pub(crate) async fn place(
 }
 
 /// Gives those of this cluster who work in the namespace the rights to do that.
-pub(crate) async fn equip(context: &Context, tenant: &Tenant) -> Result<(), Error> {
-    heeded(context, tenant).await;
-    let [control, kubelet] =
-        BOUND.map(|(role, account)| bind(&context.client, tenant, role, account));
+pub(crate) async fn equip(client: &Client, tenant: &Tenant) -> Result<(), Error> {
+    let [control, kubelet] = BOUND.map(|(role, account)| bind(client, tenant, role, account));
     tokio::try_join!(control, kubelet).map(drop)
-}
-
-/// Waits until it is known that there is a namespace which was made just now. Who does not wait is
-/// made to wait by the API server, for longer.
-pub(super) async fn heeded(context: &Context, tenant: &Tenant) {
-    if tenant.is_new {
-        let namespaces = context.watches.of::<Namespace>();
-        let _ = timeout(HEEDED_WITHIN, namespaces.has("", &tenant.name)).await;
-    }
 }
 
 /// Does what only a binding that was made just now allows: the API server hears of it a moment
@@ -148,6 +137,12 @@ pub(crate) async fn remove_unless_needed(
     let record = record.map_err(failed("look for the cluster's own identity"))?;
     let secrets = Api::<Secret>::namespaced(client.clone(), &name);
     let identity = secrets.get_metadata_opt(IDENTITY_SECRET).await;
+    // An entry that is not there any more may have noted at its end that the identity is kept.
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let noted = namespaces.get_metadata_opt(&name).await.map_err(failed("read the namespace"))?;
+    let is_kept = |noted: &PartialObjectMeta<Namespace>| {
+        noted.annotations().contains_key(KEPT_UNTIL_ANNOTATION)
+    };
     let is_peer = |entry: &&ForeignCluster| {
         entry.spec.cluster_identity.as_ref().is_some_and(|cluster| cluster.cluster_id == *peer)
     };
@@ -155,12 +150,12 @@ pub(crate) async fn remove_unless_needed(
         entries: entries.iter().filter(is_peer).collect(),
         record: record.as_ref().map(|record| &record.metadata),
         identity: identity.map_err(failed("look for the identity there"))?.is_some(),
+        kept: noted.as_ref().is_some_and(is_kept),
         peering: has_peering(client, &name, us).await?,
     };
     if users.need_it() {
         return Ok(());
     }
-    let namespaces = Api::<Namespace>::all(client.clone());
     let gone = writer::delete_if_same(&namespaces, &name, namespace.uid().as_deref()).await;
     gone.map_err(failed(format!("delete the namespace {name}")))
 }

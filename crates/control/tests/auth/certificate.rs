@@ -47,9 +47,13 @@ pub async fn an_identity_is_a_certificate_whose_key_stays_at_home(rome: &Side, m
             assert!(!text.contains(&key) && !text.contains(&pem), "the key has left rome");
         }
     }
-    let left = Api::<CertificateSigningRequest>::all(milan.client.clone());
-    let left = left.list(&Default::default()).await.expect("a list").items;
-    assert!(left.iter().all(|it| !it.name_any().starts_with("liqo-")), "{left:?}");
+    let requests = Api::<CertificateSigningRequest>::all(milan.client.clone());
+    let left = async || {
+        let all = requests.list(&Default::default()).await.expect("a list");
+        let names = all.iter().map(ResourceExt::name_any);
+        names.filter(|name| name.starts_with("liqo-")).collect::<Vec<_>>()
+    };
+    eventually("no signing request is left", left, Vec::is_empty).await;
 }
 
 /// A certificate of which two thirds are over, as milan could have signed it.

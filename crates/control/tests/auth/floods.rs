@@ -1,6 +1,12 @@
 //! Callers that come too often, or too many at a time: they are told so, and keep nobody else out.
 
-use std::time::Instant;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt, future::join_all, stream};
 use k8s_openapi::api::core::v1::Secret;
@@ -12,33 +18,34 @@ use tombolo_testbed::eventually;
 
 use crate::{
     caller::{Answer, Caller, until_it_ends},
-    hostile::is_served,
+    hostile::{is_served, names},
     logs::Logs,
     replay::Lucca,
     side::Side,
     story::forget,
 };
 
-/// How often a cluster tries to get an answer.
-const TRIES: usize = 20;
+/// How often a cluster tries to be heard.
+const TRIES: usize = 5;
 
 /// A token that is not the right one.
 pub const WRONG: &str = "wr0ng-token";
 
+/// Whoever is heard is answered, and nobody is turned away.
 pub async fn two_hundred_clusters_may_come_at_once_from_one_address(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 1, 0]).await;
     let start = Instant::now();
+    let unheard = Arc::new(AtomicUsize::new(0));
     let all = (0..200).map(|number| {
-        let caller = caller.clone();
-        // Who was too busy to send in time what it began, or is told that the service is, tries again,
-        // as clusters do.
+        let (caller, unheard) = (caller.clone(), unheard.clone());
+        // Who was too busy to send in time what it began tries again, as clusters do.
         let asks = async move |method: &str, path: &str, body: &str| {
             for _ in 0..TRIES {
                 match caller.tries(method, path, body).await {
-                    Ok(answer) if answer.status == 503 => println!("{number} tries again: busy"),
                     Ok(answer) => return (answer.status, answer.reason().to_owned()),
                     Err(error) => println!("{number} tries again: {error}"),
                 }
+                unheard.fetch_add(1, Ordering::Relaxed);
             }
             panic!("{method} {path} is not answered");
         };
@@ -53,7 +60,42 @@ pub async fn two_hundred_clusters_may_come_at_once_from_one_address(milan: &Side
         let refused = (401, "EmptyTokenRefused".to_owned());
         assert_eq!(answers.expect("answers"), (200, refused.clone(), refused));
     }
-    println!("600 requests of 200 clusters at once: {} ms", start.elapsed().as_millis());
+    let (millis, unheard) = (start.elapsed().as_millis(), unheard.load(Ordering::Relaxed));
+    println!("600 requests of 200 clusters at once: {millis} ms, {unheard} more were not heard");
+    assert!(unheard < 200, "{unheard} were not heard");
+}
+
+/// Eight clusters that ask for one certificate after the other without waiting for any.
+pub async fn who_overtakes_himself_keeps_nobody_waiting(milan: &Side) {
+    let caller = Caller::new(milan, [127, 0, 1, 6]).await;
+    let token = milan.token().await;
+    let asks = |cluster: usize, turn: usize| {
+        let body = json!({
+            "clusterID": format!("id-of-hasty-{cluster}"), "token": token, "nonce": "hasty-nonce",
+            "signingRequest": format!("{turn} is no signing request"),
+        });
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.posts("/identity/certificate", &body).await })
+    };
+    let all: Vec<_> = (0..40).map(|number| asks(number % 8, number / 8)).collect();
+    let recorded = async || {
+        let names = names(milan).await;
+        names.iter().filter(|name| name.starts_with("identity-id-of-hasty-")).count()
+    };
+    eventually("all have asked", recorded, |count| *count == 8).await;
+    let start = Instant::now();
+    is_served(milan).await;
+    assert!(start.elapsed() < Duration::from_secs(5), "it took {:?}", start.elapsed());
+    for answer in join_all(all).await {
+        let Answer { status, body, .. } = answer.expect("an answer");
+        let expected = match status {
+            409 => "another request of this cluster has come since: try again",
+            503 => "an earlier request of this cluster is still in the way: try again",
+            _ => "",
+        };
+        assert!([409, 422, 503].contains(&status), "{status}: {body}");
+        assert!(expected.is_empty() || body["error"] == expected, "{status}: {body}");
+    }
 }
 
 pub async fn an_address_that_comes_too_often_is_told_so(milan: &Side) {
@@ -153,7 +195,8 @@ pub async fn a_cluster_that_comes_too_often_is_told_so(milan: &Side) {
     eventually("it may come again", again, |status| *status == 200).await;
 }
 
-/// Little is remembered of ten thousand clusters that nobody knows, from a thousand addresses.
+/// Little is remembered of ten thousand clusters that nobody knows, from a thousand addresses. That only
+/// so many of them are kept apart is tested where the limits are.
 pub async fn ten_thousand_invented_clusters_take_no_room(milan: &Side, logs: &Logs) {
     let caller = Caller::new(milan, [127, 0, 2, 0]).await;
     let before = memory().saturating_sub(logs.bytes());

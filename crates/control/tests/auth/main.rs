@@ -108,6 +108,7 @@ async fn whatever_hostile_callers_do_others_get_their_identities() {
     floods::two_hundred_clusters_may_come_at_once_from_one_address(&milan).await;
     floods::an_address_that_comes_too_often_is_told_so(&milan).await;
     floods::a_cluster_that_comes_too_often_is_told_so(&milan).await;
+    floods::who_overtakes_himself_keeps_nobody_waiting(&milan).await;
     floods::an_address_gets_only_some_of_the_connections(&milan).await;
     floods::there_are_only_so_many_identities(&milan).await;
     floods::ten_thousand_invented_clusters_take_no_room(&milan, &logs).await;

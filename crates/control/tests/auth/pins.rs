@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tombolo_api::discovery::{ForeignCluster, condition::AUTHENTICATED};
 use tombolo_core::condition::find;
 use tombolo_testbed::eventually;
@@ -23,9 +23,8 @@ pub async fn another_certificate_is_not_trusted_before_somebody_says_so(rome: &S
     let second = milan.fingerprint().await.to_string();
     assert_ne!(first, second);
     let asks_again = async || {
-        let secrets = rome.within::<Secret>("liqo-tenant-milan");
-        // It may not have come again.
-        let _ = secrets.delete("liqo-identity", &Default::default()).await;
+        // By what is left of the identity milan knows rome.
+        changes_identity(rome, json!({ "data": { "kubeconfig": null } })).await;
         touch(rome, "milan").await;
         let conditions = rome.entry("milan").await.status.expect("a status").conditions;
         find(&conditions, AUTHENTICATED).map(|said| said.reason.clone())
@@ -56,10 +55,43 @@ pub async fn who_said_it_is_told(rome: &Side, milan: &Side) {
         rome.put::<ForeignCluster>("milan", entry).await;
         let message = rome.says("milan", "Accepted").await;
         assert!(message.contains(text), "{text} is not in {message}");
+        nothing_is_sent_to_who_did_not_give_the_identity(rome, milan).await;
         forget(rome, "milan").await;
     }
     rome.meets("milan", &milan.url).await;
     rome.says("milan", "Accepted").await;
+}
+
+/// As if another one had given the identity, and discovery had pinned milan's certificate since.
+async fn nothing_is_sent_to_who_did_not_give_the_identity(rome: &Side, milan: &Side) {
+    let (other, shown) = ("00".repeat(32), pin(rome).await);
+    let asked = async || milan.secret("liqo-auth", "identity-id-of-rome", "request").await;
+    let before = asked().await;
+    let changed = json!({ "data": { "kubeconfig": null }, "stringData": { "fingerprint": other } });
+    changes_identity(rome, changed).await;
+    touch(rome, "milan").await;
+    let message = rome.says("milan", "OtherCertificate").await;
+    for part in [&*other, &shown, "kubectl annotate foreigncluster milan"] {
+        assert!(message.contains(part), "{part} is not in {message}");
+    }
+    assert_eq!(asked().await, before, "it was asked");
+
+    // What the message says to do.
+    let annotations = json!({ "discovery.liqo.io/pinned-by": null });
+    let by_hand = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+    let clusters = rome.all::<ForeignCluster>();
+    clusters.patch("milan", &PatchParams::default(), &by_hand).await.expect("changed");
+    let message = rome.says("milan", "Accepted").await;
+    assert!(message.contains("that spec.fingerprint was set to"), "{message}");
+    assert_eq!(rome.secret(TENANT, "liqo-identity", "fingerprint").await, shown);
+}
+
+const TENANT: &str = "liqo-tenant-milan";
+
+async fn changes_identity(rome: &Side, change: Value) {
+    let secrets = rome.within::<Secret>(TENANT);
+    let change = Patch::Merge(change);
+    secrets.patch("liqo-identity", &PatchParams::default(), &change).await.expect("changed");
 }
 
 async fn pin(rome: &Side) -> String {

@@ -11,7 +11,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tombolo_api::discovery::ResourceRequest;
+use tombolo_api::discovery::{AuthStatus, ResourceRequest};
 use tombolo_runtime::remote::Remotes;
 use tombolo_testbed::eventually;
 
@@ -63,11 +63,23 @@ pub async fn a_token_becomes_a_certificate_when_it_is_renewed(rome: &Side, milan
     let mut kubeconfig: Value = serde_json::from_str(text).expect("JSON");
     let token = kubeconfig["users"][0]["user"]["token"].as_str().expect("a token");
     kubeconfig["users"][0]["user"]["token"] = due(token).into();
-    let data = Patch::Merge(json!({ "stringData": { "kubeconfig": kubeconfig.to_string() } }));
+
+    // As long as nobody is there who could renew it, that is said.
+    let nowhere = "https://127.0.0.1:1";
+    rome.moves("milan", nowhere).await;
+    let text = kubeconfig.to_string().replace(&milan.settings.api_server_url, nowhere);
+    let data = Patch::Merge(json!({ "stringData": { "kubeconfig": text } }));
     let secrets = rome.within::<Secret>(TENANT);
     secrets.patch("liqo-identity", &PatchParams::default(), &data).await.expect("changed");
-
     touch(rome, "milan").await;
+    let message = rome.says("milan", "RenewalFailing").await;
+    for part in ["the identity counts until", "AuthUnreachable", nowhere] {
+        assert!(message.contains(part), "{part} is not in {message}");
+    }
+    let status = rome.entry("milan").await.status.expect("a status");
+    assert_eq!(status.auth_status, Some(AuthStatus::Accepted));
+
+    rome.moves("milan", &milan.url).await;
     let stored = async || rome.secret(TENANT, "liqo-identity", "kubeconfig").await;
     let is_certificate = |now: &String| now.contains("client-key-data");
     eventually("a certificate in its place", stored, is_certificate).await;

@@ -71,6 +71,28 @@ pub async fn are_followed(rome: &Side, milan: &Side) {
     at_rome.stop();
 }
 
+/// Between two clusters there is nothing but IPv6.
+pub async fn may_be_of_ipv6(rome: &Side, milan: &Side) {
+    for side in [rome, milan] {
+        side.clear::<ForeignCluster>().await;
+        side.none::<ForeignCluster>().await;
+        side.configure(json!({ "ttlSeconds": 3, "interfaces": ["lan0"] })).await;
+    }
+    let one = &rome.cluster.node(1).network_namespace()[..];
+    let other = &milan.cluster.node(1).network_namespace()[..];
+    let lan = Lan::join((one, "lan0"), (other, "lan0"));
+    address(one, "add", "2001:db8:6::1/64", "lan0");
+    address(other, "add", "2001:db8:6::2/64", "lan0");
+    let at_rome = rome.start();
+    let at_milan = milan.start();
+    finds_at(rome, milan, "[2001:db8:6::2]").await;
+    finds_at(milan, rome, "[2001:db8:6::1]").await;
+    at_milan.stop();
+    rome.forgets("milan").await;
+    at_rome.stop();
+    drop(lan);
+}
+
 /// Waits until the auth service of a cluster that was found is at this address.
 async fn finds_at(side: &Side, other: &Side, address: &str) {
     let url = format!("https://{address}:{}", other.port().await);

@@ -35,7 +35,9 @@ impl Side {
     pub async fn has_certificate(&self, fingerprint: &str) {
         let service = json!({
             "metadata": { "annotations": { "discovery.liqo.io/fingerprint": fingerprint } },
-            "spec": { "type": "NodePort", "ports": [{ "port": 443 }] },
+            "spec": {
+                "type": "NodePort", "ports": [{ "port": 443 }], "ipFamilyPolicy": "PreferDualStack",
+            },
         });
         self.put_in::<Service>("liqo", "liqo-auth", service).await;
     }

@@ -60,6 +60,28 @@ pub(super) fn last_update(entry: &ForeignCluster) -> Option<Timestamp> {
     entry.metadata.annotations.as_ref()?.get(LAST_UPDATE_ANNOTATION)?.parse().ok()
 }
 
+/// Whether an entry says already what a sighting at that time has to say, and is recent: half of the
+/// TTL is left for the next writing, which need not be at once then.
+pub(super) fn says_already(
+    entry: &ForeignCluster,
+    sighted: &ForeignCluster,
+    time: Timestamp,
+) -> bool {
+    let Some(last) = last_update(entry) else { return false };
+    let age = time.duration_since(last);
+    let ttl = |it: &ForeignCluster| SignedDuration::from_secs(it.spec.ttl.unwrap_or(0).into());
+    // What a DNS server has cached holds for less each time, but until the same time.
+    let less = ttl(entry) - ttl(sighted);
+    let is_cached = less.is_positive() && (age - less).abs() <= ROUNDED;
+    kind(entry) == kind(sighted)
+        && entry.spec.auth_url == sighted.spec.auth_url
+        && (less.is_zero() || is_cached)
+        && age < ttl(entry) / 2
+}
+
+/// So far apart is what is the same, when times and TTLs are in whole seconds.
+const ROUNDED: SignedDuration = SignedDuration::from_secs(2);
+
 /// The entry for a cluster that asked for a peering, was not refused and is not known. The namespace that the
 /// request is in says which cluster it comes from: that is all there is to believe.
 pub fn incoming(
@@ -292,6 +314,34 @@ pub(super) mod tests {
         let milan = entry("milan", "LAN", Some("milan-id"));
         let later = at("2026-05-01T13:00:00Z");
         assert_eq!(expires_at(&milan, later), Some(at("2026-05-01T13:01:00Z")));
+    }
+
+    #[test]
+    fn an_entry_says_so_already_for_half_of_its_ttl() {
+        let says = |kind: DiscoveryType, url: &str, ttl: u32, time: &str| {
+            let there = entry("milan", "WAN", Some("milan-id"));
+            let sighted = sighted_again(&there, kind, url.to_owned(), ttl, at(time));
+            says_already(&there, &sighted, at(time))
+        };
+        let url = "https://10.0.0.5:31200";
+        for (kind, url, ttl, time, is_said) in [
+            (DiscoveryType::Wan, url, 60, NOW, true),
+            (DiscoveryType::Wan, url, 60, "2026-05-01T12:00:29Z", true),
+            (DiscoveryType::Wan, url, 60, "2026-05-01T12:00:30Z", false),
+            (DiscoveryType::Wan, "https://10.0.0.6:31200", 60, NOW, false),
+            (DiscoveryType::Lan, url, 60, NOW, false),
+            // Of a cache, and anew.
+            (DiscoveryType::Wan, url, 40, "2026-05-01T12:00:20Z", true),
+            (DiscoveryType::Wan, url, 39, "2026-05-01T12:00:20Z", true),
+            (DiscoveryType::Wan, url, 20, "2026-05-01T12:00:20Z", false),
+            (DiscoveryType::Wan, url, 61, "2026-05-01T12:00:20Z", false),
+            (DiscoveryType::Wan, url, 30, "2026-05-01T12:00:30Z", false),
+        ] {
+            assert_eq!(says(kind, url, ttl, time), is_said, "{kind} {url} {ttl} {time}");
+        }
+        let mut unseen = entry("milan", "WAN", Some("milan-id"));
+        unseen.metadata.annotations = None;
+        assert!(!says_already(&unseen, &entry("milan", "WAN", None), at(NOW)));
     }
 
     fn request(id: &str) -> ResourceRequest {

@@ -14,7 +14,10 @@ use tombolo_api::{
 
 use super::{
     Sighting,
-    entry::{first_sighted, follows, gives_way, id_of, kind, object_name, pin_anew, sighted_again},
+    entry::{
+        first_sighted, follows, gives_way, id_of, kind, object_name, pin_anew, says_already,
+        sighted_again,
+    },
     pin::{PinnedBy, pin},
 };
 
@@ -129,6 +132,8 @@ pub fn listed(
             return Sighting::LeftAlone;
         }
         pin_anew(&mut again, entry, PinnedBy::Dns, listed.fingerprint);
+    } else if says_already(entry, &again, now) {
+        return Sighting::Unchanged;
     }
     Sighting::Again(Box::new(owned(again, listed, domain)))
 }

@@ -11,6 +11,8 @@ use super::Announcement;
 pub const MOST_HEARD: usize = 1000;
 /// How long a cluster may take to answer that it is still there.
 pub const ANSWER: SignedDuration = SignedDuration::from_secs(2);
+/// After so long it is known whether it has: who asks on our behalf takes a moment to begin.
+const KNOWN: SignedDuration = SignedDuration::from_millis(2500);
 
 /// A cluster that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +62,18 @@ impl Neighbours {
         self.0.clear();
     }
 
+    /// Somebody could not be asked, and is to be asked again.
+    pub fn not_asked(&mut self, name: &str) {
+        if let Some(neighbour) = self.0.get_mut(name) {
+            neighbour.asked = None;
+        }
+    }
+
     /// Those who were asked, had the time to answer, and are still there: they have.
     pub fn answered(&mut self, now: Timestamp) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for (name, neighbour) in &mut self.0 {
-            if let Some(asked) = neighbour.asked.filter(|asked| after(*asked, ANSWER) <= now) {
+            if let Some(asked) = neighbour.asked.filter(|asked| after(*asked, KNOWN) <= now) {
                 (neighbour.seen, neighbour.asked) = (asked, None);
                 names.insert(name.clone());
             }
@@ -88,7 +97,7 @@ impl Neighbours {
     /// When there is somebody to ask, or an answer is due.
     pub fn next(&self) -> Option<Timestamp> {
         let due = |it: &Neighbour| match it.asked {
-            Some(asked) => after(asked, ANSWER),
+            Some(asked) => after(asked, KNOWN),
             None => after(it.seen, it.half()),
         };
         self.0.values().map(due).min()
@@ -165,15 +174,26 @@ mod tests {
         neighbours.hear("milan", announcement(1), at(0));
         assert_eq!(neighbours.ask(at(30), 9), ["milan"]);
         assert_eq!(neighbours.ask(at(30), 9), Vec::<String>::new(), "it has been asked");
-        assert_eq!(neighbours.next(), Some(at(32)));
-        assert!(neighbours.answered(at(31)).is_empty(), "it may still be silent");
+        let known = Timestamp::from_millisecond(32_500).unwrap();
+        assert_eq!(neighbours.next(), Some(known));
+        assert!(neighbours.answered(at(32)).is_empty(), "it may still be silent");
         assert_eq!(neighbours.get("milan").unwrap().seen, at(0));
-        assert_eq!(neighbours.answered(at(32)), ["milan".to_owned()].into());
+        assert_eq!(neighbours.answered(known), ["milan".to_owned()].into());
         assert_eq!(neighbours.get("milan").unwrap().seen, at(30));
         assert_eq!(neighbours.next(), Some(at(60)));
         neighbours.ask(at(60), 9);
         neighbours.lose("milan");
-        assert!(neighbours.answered(at(62)).is_empty());
+        assert!(neighbours.answered(at(63)).is_empty());
+    }
+
+    #[test]
+    fn who_could_not_be_asked_has_not_answered() {
+        let mut neighbours = Neighbours::default();
+        neighbours.hear("milan", announcement(1), at(0));
+        assert_eq!(neighbours.ask(at(30), 9), ["milan"]);
+        neighbours.not_asked("milan");
+        assert!(neighbours.answered(at(33)).is_empty());
+        assert_eq!(neighbours.ask(at(33), 9), ["milan"]);
     }
 
     #[test]

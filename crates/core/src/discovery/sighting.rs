@@ -1,9 +1,10 @@
 //! What it means for the database of clusters that one was seen in the local network.
 
-use std::borrow::Borrow;
+use std::{borrow::Borrow, collections::BTreeSet};
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use tombolo_api::{
     ClusterId,
     config::DiscoveryConfig,
@@ -11,10 +12,10 @@ use tombolo_api::{
 };
 
 use super::{
-    Announcement,
+    Announcement, Neighbour,
     entry::{
         first_sighted, follows, gives_way, id_of, kind, last_update, object_name, pin_anew,
-        sighted_again,
+        says_already, sighted_again,
     },
     pin::{PinnedBy, pin},
 };
@@ -29,6 +30,8 @@ pub enum Sighting {
     Again(Box<ForeignCluster>),
     /// The entry says so already.
     Unchanged,
+    /// The entry was written just now, and has to be written again later.
+    TooSoon,
     /// The entry is somebody else's, or there must not be one.
     LeftAlone,
 }
@@ -69,14 +72,42 @@ pub fn seen(
     let mut again = sighted_again(entry, DiscoveryType::Lan, url, announcement.ttl, time);
     if is_pinned_to_another(entry, announcement) {
         pin_anew(&mut again, entry, PinnedBy::Mdns, announcement.fingerprint);
-        return Sighting::Again(Box::new(again));
+    } else if says_already(entry, &again, time) {
+        return Sighting::Unchanged;
     }
-    let says_so = kind(entry) == DiscoveryType::Lan
-        && (&entry.spec.auth_url, entry.spec.ttl) == (&again.spec.auth_url, again.spec.ttl);
-    // Half of the time is left for the next writing, which need not be at once then.
-    let half = SignedDuration::from_millis(500 * i64::from(announcement.ttl));
-    let is_recent = last_update(entry).is_some_and(|last| time.duration_since(last) < half);
-    if says_so && is_recent { Sighting::Unchanged } else { Sighting::Again(Box::new(again)) }
+    Sighting::Again(Box::new(again))
+}
+
+impl Neighbour {
+    /// What it means now that it is there. However often it says something else, its entry is written
+    /// at most once a second.
+    pub fn sighting(
+        &self,
+        known: &[impl Borrow<ForeignCluster>],
+        here: &Here<'_>,
+        now: Timestamp,
+    ) -> Sighting {
+        let sighting = seen(&self.announcement, known, here, self.seen);
+        let is_early = matches!(sighting, Sighting::Again(_))
+            && entry_seen(&self.announcement, known, here)
+                .is_some_and(|entry| is_just_written(entry, now));
+        if is_early { Sighting::TooSoon } else { sighting }
+    }
+}
+
+impl Here<'_> {
+    /// Whether to peer with a cluster that was found before each was to be peered with: nobody but
+    /// `manager`, who makes the entries, has ever set that. The entry has to say who has set what.
+    pub fn joins(&self, entry: &ForeignCluster, manager: &str) -> bool {
+        let managed = entry.metadata.managed_fields.iter().flatten();
+        let setters: BTreeSet<_> =
+            managed.filter(|it| sets_join(it)).map(|it| it.manager.as_deref()).collect();
+        self.config.autojoin
+            && !entry.spec.join
+            && kind(entry) == DiscoveryType::Lan
+            && entry.metadata.deletion_timestamp.is_none()
+            && setters == BTreeSet::from([Some(manager)])
+    }
 }
 
 /// The entry for which it counts that a cluster is seen.
@@ -121,12 +152,26 @@ fn is_pinned_to_another(entry: &ForeignCluster, announcement: &Announcement) -> 
     entry.spec.fingerprint.is_some() && entry.spec.fingerprint != announcement.fingerprint
 }
 
+/// A time ahead of ours was written by another clock.
+fn is_just_written(entry: &ForeignCluster, now: Timestamp) -> bool {
+    let just_now = SignedDuration::ZERO..SignedDuration::from_secs(1);
+    last_update(entry).is_some_and(|last| just_now.contains(&now.duration_since(last)))
+}
+
+fn sets_join(managed: &ManagedFieldsEntry) -> bool {
+    managed.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:spec"]["f:join"].is_null())
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tombolo_api::ClusterIdentity;
 
     use super::*;
-    use crate::discovery::entry::tests::{NOW, at, entry};
+    use crate::discovery::{
+        Neighbours,
+        entry::tests::{NOW, at, entry},
+    };
 
     fn announcement(id: &str) -> Announcement {
         Announcement {
@@ -262,6 +307,62 @@ mod tests {
         assert!(matches!(sighting_by(&longer, &known, &config, NOW), Sighting::Again(_)));
         let known = [entry("there", "IncomingPeering", Some("milan-id"))];
         assert!(matches!(sighting_by(&milan, &known, &config, NOW), Sighting::Again(_)));
+    }
+
+    #[test]
+    fn whatever_a_cluster_says_its_entry_is_written_once_a_second() {
+        let config = DiscoveryConfig::default();
+        let here = Here { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        let known = [entry("there", "LAN", Some("milan-id"))];
+        let says = |announcement: Announcement, now: &str| {
+            let mut neighbours = Neighbours::default();
+            neighbours.hear("milan", announcement, at(NOW));
+            neighbours.get("milan").unwrap().sighting(&known, &here, at(now))
+        };
+        let milan = announcement("milan-id");
+        assert_eq!(says(milan.clone(), NOW), Sighting::Unchanged);
+        let moved = Announcement { port: 443, ..milan.clone() };
+        let brief = Announcement { ttl: 1, ..milan };
+        for other in [moved, brief] {
+            for now in [NOW, "2026-05-01T12:00:00.999Z"] {
+                assert_eq!(says(other.clone(), now), Sighting::TooSoon);
+            }
+            // However long ago it was heard, and though a clock was put back.
+            for now in ["2026-05-01T12:00:01Z", "2026-05-01T11:00:00Z"] {
+                assert!(matches!(says(other.clone(), now), Sighting::Again(_)), "{now}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_was_found_before_is_joined_unless_somebody_has_ever_said_whether_to() {
+        let config = DiscoveryConfig { autojoin: true, ..DiscoveryConfig::default() };
+        let here = Here { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        let set_by = |kind: &str, managers: &[&str]| {
+            let mut entry = entry("there", kind, Some("milan-id"));
+            let fields =
+                |it: &&str| json!({ "manager": it, "fieldsV1": { "f:spec": { "f:join": {} } } });
+            let mut managed: Vec<_> = managers.iter().map(fields).collect();
+            managed.push(json!({ "manager": "a", "fieldsV1": { "f:spec": { "f:authUrl": {} } } }));
+            entry.metadata.managed_fields = serde_json::from_value(managed.into()).unwrap();
+            entry
+        };
+        for (kind, managers, is_joined) in [
+            ("LAN", &["us"][..], true),
+            ("LAN", &["us", "us"], true),
+            ("LAN", &["us", "kubectl"], false),
+            ("LAN", &["kubectl"], false),
+            ("LAN", &[], false),
+            ("WAN", &["us"], false),
+            ("Manual", &["us"], false),
+        ] {
+            assert_eq!(here.joins(&set_by(kind, managers), "us"), is_joined, "{kind} {managers:?}");
+        }
+        let mut milan = set_by("LAN", &["us"]);
+        let off = DiscoveryConfig::default();
+        assert!(!Here { config: &off, ..here }.joins(&milan, "us"));
+        milan.spec.join = true;
+        assert!(!here.joins(&milan, "us"), "it is");
     }
 
     #[test]

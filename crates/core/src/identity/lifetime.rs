@@ -1,6 +1,6 @@
 //! How long a token or a certificate counts, and when to get the next one.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
 /// The life of a token or a certificate.
@@ -33,7 +33,16 @@ impl Lifetime {
         let at = self.issued.as_second() + seconds / 3 * 2;
         Timestamp::from_second(at).unwrap_or(self.expires)
     }
+
+    /// Until when it is kept for a cluster that is not to be found any more since then. It may end
+    /// much later: that is for the other cluster to say.
+    pub fn kept_until(&self, forgotten: Timestamp) -> Timestamp {
+        self.expires.min(forgotten.saturating_add(LONGEST_KEPT).unwrap_or(forgotten))
+    }
 }
+
+/// As long as what we give to others counts.
+const LONGEST_KEPT: SignedDuration = SignedDuration::from_hours(24);
 
 #[cfg(test)]
 mod tests {
@@ -43,6 +52,15 @@ mod tests {
     fn it_is_renewed_after_two_thirds_of_its_life() {
         let life = Lifetime::of_seconds(1000, 4000).unwrap();
         assert_eq!(life.renew_at().as_second(), 3000);
+    }
+
+    #[test]
+    fn it_is_kept_as_long_as_it_counts_and_a_day_at_most() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (short, long) = (Lifetime::of_seconds(0, 4000), Lifetime::of_seconds(0, 1 << 37));
+        assert_eq!(short.unwrap().kept_until(at(1000)), at(4000));
+        assert_eq!(long.unwrap().kept_until(at(1000)), at(1000 + 24 * 3600));
+        assert_eq!(long.unwrap().kept_until(Timestamp::MAX), at(1 << 37));
     }
 
     #[test]

@@ -17,8 +17,10 @@ pub struct Users<'a> {
     pub entries: Vec<&'a ForeignCluster>,
     /// The record of the identity that it was given here.
     pub record: Option<&'a ObjectMeta>,
-    /// Whether the identity that it gave us is kept there.
+    /// Whether the identity that it gave us is there.
     pub identity: bool,
+    /// Whether that is to stay for a while though there is no entry.
+    pub kept: bool,
     /// Whether anything of a peering is there.
     pub peering: bool,
 }
@@ -32,6 +34,7 @@ impl Users<'_> {
         let at_work = self.identity || self.peering;
         self.record.is_some_and(stays)
             || self.entries.iter().any(|entry| stays(&entry.metadata) || at_work)
+            || (self.identity && self.kept)
     }
 }
 
@@ -68,5 +71,13 @@ mod tests {
         assert!(!both.need_it());
         assert!(Users { identity: true, ..both.clone() }.need_it());
         assert!(Users { peering: true, ..both }.need_it());
+    }
+
+    #[test]
+    fn the_namespace_stays_with_an_identity_that_is_kept_for_later() {
+        let none = Users::default();
+        assert!(Users { identity: true, kept: true, ..none.clone() }.need_it());
+        assert!(!Users { identity: true, ..none.clone() }.need_it(), "nobody wants it");
+        assert!(!Users { kept: true, ..none }.need_it(), "there is none");
     }
 }

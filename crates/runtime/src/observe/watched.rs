@@ -143,12 +143,6 @@ impl<K: Object> Watched<K> {
         filled(&self.changes).await;
     }
 
-    /// Waits until the object of this name is there.
-    pub async fn has(&self, namespace: &str, name: &str) {
-        let mut changes = self.changes();
-        while self.get(namespace, name).is_none() && changes.changed().await.is_ok() {}
-    }
-
     /// Whether all that is there has been seen at least once.
     pub fn is_filled(&self) -> bool {
         *self.changes.borrow() > 0

@@ -104,6 +104,21 @@ fn an_entry_is_found_again_by_its_record_whoever_it_is_by_then() {
 }
 
 #[test]
+fn what_has_not_changed_is_written_again_after_half_of_its_ttl() {
+    let (known, us) = ([made(&campus())], "rome-id".parse().unwrap());
+    let seen = |what: &Listed, time: &str| {
+        listed(what, &domain(), &known, &us, false, time.parse().unwrap())
+    };
+    assert_eq!(seen(&campus(), "2026-05-01T12:00:29Z"), Sighting::Unchanged);
+    let cached = Listed { ttl: 40, ..campus() };
+    assert_eq!(seen(&cached, "2026-05-01T12:00:20Z"), Sighting::Unchanged);
+    let later = seen(&campus(), "2026-05-01T12:00:30Z");
+    assert!(matches!(later, Sighting::Again(again) if is_found_in(&again, &domain())));
+    let longer = Listed { ttl: 90, ..campus() };
+    assert!(matches!(seen(&longer, NOW), Sighting::Again(_)));
+}
+
+#[test]
 fn weaker_entries_are_taken_over_and_stronger_ones_left_alone() {
     let milan = campus_of("milan-id");
     for kind in ["LAN", "IncomingPeering"] {
@@ -144,7 +159,7 @@ fn a_pinned_entry_is_taken_over_only_by_who_has_its_certificate() {
     }
     let mut ours = made(&milan);
     ours.spec.fingerprint = Some(pin);
-    assert!(matches!(sighting(&milan, &[ours]), Sighting::Again(_)), "what is ours stays");
+    assert_eq!(sighting(&milan, &[ours]), Sighting::Unchanged, "what is ours stays");
 }
 
 #[test]
@@ -153,7 +168,7 @@ fn one_cluster_is_one_entry_once_it_is_known_who_it_is() {
     let (unknown, milan) = (campus(), campus_of("milan-id"));
     let alone = [nameless.clone()];
     assert!(superseded(&milan, &domain(), &alone, &us).is_empty());
-    assert!(matches!(sighting(&milan, &alone), Sighting::Again(_)));
+    assert_eq!(sighting(&milan, &alone), Sighting::Unchanged);
     let both = [nameless.clone(), entry("there", "LAN", Some("milan-id"))];
     assert_eq!(superseded(&milan, &domain(), &both, &us), [&nameless]);
     assert!(superseded(&unknown, &domain(), &both, &us).is_empty());

@@ -28,7 +28,7 @@ use tombolo_api::{
 };
 use tombolo_core::discovery::{Announcement, Here, Host, Neighbours, News, local_networks};
 use tombolo_runtime::{
-    client, health,
+    client, health, metrics,
     observe::{Watched, named},
     settings::Settings,
     shutdown::Shutdown,
@@ -223,6 +223,7 @@ impl Discovery {
         // Without a search no goodbye is heard.
         if begins || !config.enabled {
             self.neighbours.clear();
+            metrics::announced(0);
         }
         if !config.autojoin {
             self.decided.clear();
@@ -265,6 +266,7 @@ impl Discovery {
                 }
             }
         }
+        metrics::announced(self.neighbours.iter().count());
         self.write(&seen).await;
     }
 

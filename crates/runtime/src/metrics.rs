@@ -8,6 +8,7 @@ use prometheus_client::{
     metrics::{
         counter::Counter,
         family::Family,
+        gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
     registry::{Registry, Unit},
@@ -98,6 +99,11 @@ pub fn known_after(met: Met, time: Duration) {
     METRICS.discovery.get_or_create(&met.label()).observe(time.as_secs_f64());
 }
 
+/// So many clusters are announced in the local networks.
+pub fn announced(clusters: usize) {
+    METRICS.neighbours.set(i64::try_from(clusters).unwrap_or(i64::MAX));
+}
+
 /// The auth service has answered a request for one of its paths with this status.
 pub fn answered(path: &'static str, status: u16) {
     let labels = [("path", path.to_owned()), ("code", status.to_string())];
@@ -123,6 +129,7 @@ struct Metrics {
     registry: Registry,
     steps: Times,
     discovery: Times,
+    neighbours: Gauge,
     requests: Family<[(&'static str, String); 2], Counter>,
     identities: Family<Label, Counter>,
 }
@@ -133,6 +140,7 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
         registry: Registry::with_prefix("tombolo"),
         steps: times(),
         discovery: times(),
+        neighbours: Gauge::default(),
         requests: Family::default(),
         identities: Family::default(),
     };
@@ -160,6 +168,11 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
         metrics.discovery.clone(),
     );
     registry.register(
+        "discovery_neighbours",
+        "Clusters that are announced in the local networks",
+        metrics.neighbours.clone(),
+    );
+    registry.register(
         "auth_requests",
         "Requests that the auth service has answered",
         metrics.requests.clone(),
@@ -185,6 +198,7 @@ mod tests {
     fn what_was_timed_and_counted_can_be_read() {
         took(Step::Parse, Duration::from_micros(150));
         known_after(Met::Before, Duration::from_millis(20));
+        announced(3);
         answered("/info", 200);
         decided(Outcome::Refused);
         let text = text().unwrap();
@@ -194,6 +208,7 @@ mod tests {
             "tombolo_discovery_step_seconds_bucket{le=\"0.0001\",step=\"parse\"} 0",
             "tombolo_discovery_step_seconds_bucket{le=\"0.0002\",step=\"parse\"} 1",
             "tombolo_discovery_seconds_count{met=\"before\"} 1",
+            "tombolo_discovery_neighbours 3",
             "tombolo_auth_requests_total{path=\"/info\",code=\"200\"} 1",
             "tombolo_identity_requests_total{outcome=\"refused\"} 1",
         ] {

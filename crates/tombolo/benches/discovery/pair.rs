@@ -51,7 +51,6 @@ impl Pair {
         let packets = Packets::listen(node, from, &milan_id)?;
         let pair = Self { id: id(&at_rome).await?, rome: at_rome, milan: at_milan, packets };
         configure(&pair.rome, json!({ "advertise": false, "enabled": true })).await?;
-        pair.shows(false, LONG).await?;
         // What they have found while they were installed.
         forget(&pair.milan).await?;
         pair.forgets_all().await?;
@@ -75,7 +74,7 @@ impl Pair {
             entry.and_then(|entry| entry.spec.ttl)
         };
         within(SOON, "rome knows how long it holds", ttl, |ttl| *ttl == Some(SHORT)).await;
-        self.shows(false, SHORT).await?;
+        self.hides(SHORT).await?;
         gone(&clusters, "milan").await;
         let run = self.meets(SHORT).await?;
         if run.steps[3].is_some() {
@@ -86,17 +85,20 @@ impl Pair {
 
     /// As if they had never met.
     pub async fn forgets_all(&self) -> Result<()> {
-        self.shows(false, LONG).await?;
+        self.hides(LONG).await?;
         forget(&self.rome).await?;
         gone(&Api::<Namespace>::all(self.rome.clone()), "liqo-tenant-milan").await;
         let records = Api::<Secret>::namespaced(self.milan.clone(), AUTH_NAMESPACE);
         gone(&records, &format!("identity-{}", self.id)).await;
         gone(&Api::<Namespace>::all(self.milan.clone()), "liqo-tenant-rome").await;
-        // It may not have heard yet that milan hides.
-        let clusters = Api::<ForeignCluster>::all(self.rome.clone());
-        if clusters.get_opt("milan").await?.is_some() {
-            return Box::pin(self.forgets_all()).await;
-        }
+        Ok(())
+    }
+
+    /// Milan hides, and rome has heard that: who shows itself again sooner was never gone.
+    async fn hides(&self, ttl: u32) -> Result<()> {
+        self.shows(false, ttl).await?;
+        let heard = async || Scraped::of(&self.rome).await.expect("figures").neighbours();
+        within(SOON, "milan is not announced any more", heard, |count| *count == 0.0).await;
         Ok(())
     }
 

@@ -24,6 +24,11 @@ impl Scraped {
         Ok(Self(all))
     }
 
+    /// How many clusters are announced in its local networks.
+    pub fn neighbours(&self) -> f64 {
+        self.0["tombolo_discovery_neighbours"]
+    }
+
     /// The mean, in milliseconds, of what was measured since then, if anything was.
     pub fn since(&self, before: &Self, name: &str, labels: &str) -> Option<f64> {
         let grown = |kind: &str| {

@@ -17,22 +17,27 @@ pub fn has<K: Resource>(object: &K, finalizer: &str) -> bool {
 /// Puts it on the object, unless it is there.
 pub async fn add<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
 where
-    K: Resource + Clone + Debug + DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     keep(api, object, finalizer).await.map(drop)
 }
 
-/// The same, for whoever goes on with the object as it is then.
+/// The same, for whoever goes on with the object as it is then. Whatever else has changed meanwhile
+/// does not matter, as long as it is the same object: each finalizer has a manager of its own.
 pub async fn keep<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<K>
 where
-    K: Resource + Clone + Debug + DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     if has(object, finalizer) {
         return Ok(object.clone());
     }
-    let mut finalizers = object.finalizers().to_vec();
-    finalizers.push(finalizer.to_owned());
-    set(api, object, &finalizers).await
+    let patch = json!({
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
+        "metadata": { "uid": object.uid(), "finalizers": [finalizer] },
+    });
+    let params = PatchParams::apply(finalizer).force();
+    api.patch(&object.name_any(), &params, &Patch::Apply(patch)).await
 }
 
 /// Takes it off the object, if it is there. An object that is gone needs none.

@@ -1,6 +1,8 @@
 //! Clients that ask the address service, each with one request at a time.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -20,7 +22,8 @@ pub struct Load {
     /// How many connections they share: one, like the virtual nodes of a cluster, which are in one
     /// process, or as many as there are clients.
     pub connections: usize,
-    /// Requests of each client.
+    /// Requests of each client, on average: whoever was answered takes the next, so that all are busy
+    /// until the end.
     pub each: usize,
     /// How many endpoints are mapped already.
     pub after: usize,
@@ -62,20 +65,25 @@ async fn ask_for_all(address: SocketAddr, load: Load) -> Result<Moments> {
         connections.push(IpamClient::connect(format!("http://{address}")).await?);
     }
     let clients = connections.iter().cycle().take(load.clients).cloned();
+    let next = Arc::new(AtomicUsize::new(load.after));
+    let end = load.after + load.clients * load.each;
     let start = Instant::now();
     let mut tasks = JoinSet::new();
-    for (n, mut client) in clients.enumerate() {
+    for mut client in clients {
         let cluster_id = PEERS[0].0;
-        let first = load.after + n * load.each;
+        let next = next.clone();
         tasks.spawn(async move {
             let mut answered = Vec::with_capacity(load.each);
-            for endpoint in first..first + load.each {
+            loop {
+                let endpoint = next.fetch_add(1, Ordering::Relaxed);
+                if endpoint >= end {
+                    return anyhow::Ok(answered);
+                }
                 let ip = u32::from(ENDPOINTS) + u32::try_from(endpoint)?;
                 let ip = Ipv4Addr::from(ip).to_string();
                 client.map_endpoint_ip(MapRequest { cluster_id: cluster_id.into(), ip }).await?;
                 answered.push(Instant::now());
             }
-            anyhow::Ok(answered)
         });
     }
     let mut all = Vec::new();

@@ -20,10 +20,13 @@ pub(super) struct Teller {
     behind: BTreeSet<Told>,
     /// Those that are being written.
     writing: BTreeSet<Told>,
-    task: Option<AbortOnDropHandle<(Kept<NatMapping>, Result<(), StoreError>)>>,
+    task: Option<AbortOnDropHandle<Written>>,
     /// When the next ones may be written.
     next: Instant,
 }
+
+/// The objects, and whether they were written.
+type Written = (Kept<NatMapping>, Result<(), StoreError>);
 
 /// What there is to do.
 pub(super) enum Turn {

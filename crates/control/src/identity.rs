@@ -188,6 +188,11 @@ impl Giver {
         };
         // Nothing is made before the record is kept, so that all is removed with it.
         let (secret, (subject, found), ca) = tokio::try_join!(kept, known, root_ca(&self.context))?;
+        let now = Record::read(&secret).map_err(|error| Error::Record(secret.name_any(), error))?;
+        if now != *record {
+            // Another request has come meanwhile: that brings it here again.
+            return Ok(Again::WhenAsked);
+        }
         let (tenant, signed) = tokio::join!(
             self.ensure(&secret, record, found, &subject),
             self.sign(record, &subject)

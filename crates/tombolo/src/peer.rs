@@ -78,6 +78,7 @@ pub async fn peer(
         Some(cluster) => {
             if let Some(fingerprint) = arguments.fingerprint {
                 pin(client, &cluster, fingerprint).await?;
+                undo.pinned = Some(cluster.clone());
             }
             cluster
         }
@@ -197,6 +198,8 @@ async fn establish(
 struct Undo {
     made: Option<ForeignCluster>,
     joined: Option<String>,
+    /// As it was before.
+    pinned: Option<ForeignCluster>,
     /// For which cluster, and the one that was there before.
     token: Option<(ClusterId, Option<Confidential>)>,
 }
@@ -210,6 +213,10 @@ impl Undo {
             let _ = peers::gone(client, &cluster, TAKING_BACK).await;
         } else if let Some(name) = self.joined {
             let _ = peers::set_join(client, &name, false).await;
+        }
+        if let Some(before) = self.pinned {
+            let noted = before.annotations().get(names::PINNED_ANNOTATION).map(String::as_str);
+            let _ = set_pin(client, &before, before.spec.fingerprint, noted).await;
         }
         match self.token {
             Some((id, Some(before))) => drop(store_token(client, &id, &before).await),
@@ -246,17 +253,24 @@ async fn make(client: &Client, arguments: &Arguments) -> Result<ForeignCluster> 
 /// Makes the certificate that was given what a ForeignCluster that is there is pinned to, by hand.
 async fn pin(client: &Client, cluster: &ForeignCluster, given: Fingerprint) -> Result<()> {
     check_pin(cluster, given)?;
-    let name = cluster.name_any();
+    set_pin(client, cluster, Some(given), None).await.with_context(|| {
+        format!("pin ForeignCluster {} to the certificate {given}", cluster.name_any())
+    })
+}
+
+async fn set_pin(
+    client: &Client,
+    cluster: &ForeignCluster,
+    fingerprint: Option<Fingerprint>,
+    noted: Option<&str>,
+) -> kube::Result<()> {
     let patch = Patch::Merge(json!({
-        "metadata": { "uid": cluster.uid(), "annotations": { names::PINNED_ANNOTATION: null } },
-        "spec": { "fingerprint": given },
+        "metadata": { "uid": cluster.uid(), "annotations": { names::PINNED_ANNOTATION: noted } },
+        "spec": { "fingerprint": fingerprint },
     }));
     let api: Api<ForeignCluster> = Api::all(client.clone());
     let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..Default::default() };
-    api.patch(&name, &parameters, &patch)
-        .await
-        .map(drop)
-        .with_context(|| format!("pin ForeignCluster {name} to the certificate {given}"))
+    api.patch(&cluster.name_any(), &parameters, &patch).await.map(drop)
 }
 
 /// Whether it is pinned to another one, which may have given it an identity already.

@@ -90,6 +90,12 @@ pub(super) async fn first(
     };
     let (kept, (before, info)) = tokio::join!(kept, look);
     let kept = kept?;
+    if (&kept.spec.auth_url, kept.spec.fingerprint)
+        != (&entry.spec.auth_url, entry.spec.fingerprint)
+    {
+        // Somebody has said meanwhile where it is, or which certificate it shows.
+        return meet(state, &kept).await;
+    }
     match (before?, info) {
         (Some(reached), _) => Ok(reached),
         (None, Some(info)) => greet(state, &kept, &service, info).await,

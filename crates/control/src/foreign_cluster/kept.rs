@@ -210,8 +210,8 @@ async fn counts(context: &Context, tenant: &str, peer: &ClusterIdentity) -> Opti
     };
     let requests = Api::<ResourceRequest>::namespaced(remote.client, &remote.namespace);
     // Whoever is asked like this need not make sure that it has heard of everything.
-    let one = ListParams::default().limit(1).match_any();
-    match timeout(PATIENCE, requests.list_metadata(&one)).await.ok()? {
+    let as_cached = ListParams::default().match_any();
+    match timeout(PATIENCE, requests.list_metadata(&as_cached)).await.ok()? {
         Ok(_) => Some(true),
         Err(error) => says_unknown(&error).then_some(false),
     }

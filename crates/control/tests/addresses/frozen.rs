@@ -51,8 +51,8 @@ async fn a_leader_that_was_frozen_neither_writes_nor_tells() {
         assert_eq!(said.code(), Code::Unavailable, "{said}");
     }
     assert!(rome.mapped().await.is_empty(), "what it wanted to write is nowhere");
-    rome.told(0).await;
     first.ended().await;
+    rome.told(0).await;
     assert!(!shutdown.is_asked(), "the second one leads");
     shutdown.ask();
 }

@@ -127,13 +127,16 @@ impl Side {
 
     /// Waits until the gateways are told so many mappings, whatever the cluster.
     pub async fn told(&self, count: usize) -> BTreeMap<String, String> {
-        let told = async || {
-            let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
-            let all = mappings.iter().flat_map(|mapping| &mapping.spec.cluster_mappings);
-            all.map(|(from, to)| (from.to_string(), to.to_string())).collect()
-        };
         let enough = |told: &BTreeMap<_, _>| told.len() == count;
-        eventually(&format!("gateways are told {count} mappings"), told, enough).await
+        let what = format!("gateways are told {count} mappings");
+        eventually(&what, async || self.tells().await, enough).await
+    }
+
+    /// What the gateways are told now.
+    pub async fn tells(&self) -> BTreeMap<String, String> {
+        let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
+        let all = mappings.iter().flat_map(|mapping| &mapping.spec.cluster_mappings);
+        all.map(|(from, to)| (from.to_string(), to.to_string())).collect()
     }
 }
 

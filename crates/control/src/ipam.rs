@@ -12,7 +12,7 @@ mod service;
 mod store;
 mod teller;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -30,6 +30,9 @@ pub struct Ipam {
     requests: mpsc::Sender<owner::Request>,
     configured: watch::Sender<()>,
 }
+
+/// What time it is: addresses rest for a while after their last use.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The service can't start.
 #[derive(Debug, thiserror::Error)]
@@ -63,12 +66,19 @@ pub enum AskError {
 }
 
 impl Ipam {
-    /// Reads what is known and starts to answer, until the end is asked for.
+    /// Reads what is known and starts to answer, until the end is asked for. When it can't answer any
+    /// more, for whatever reason, it asks for the end itself.
     pub async fn start(context: &Context) -> Result<Self, StartError> {
+        Self::start_at(context, Arc::new(Timestamp::now)).await
+    }
+
+    /// The same, by another clock.
+    pub async fn start_at(context: &Context, clock: Clock) -> Result<Self, StartError> {
         let Context { client, watches, settings, shutdown, .. } = context;
         let config = config::read(client, settings).await.map_err(StartError::Config)?;
         let (requests, inbox) = mpsc::channel(QUEUE);
-        let owner = Owner::start(config, Store::new(client), inbox, shutdown.clone()).await?;
+        let owner =
+            Owner::start(config, Store::new(client), inbox, shutdown.clone(), clock).await?;
         let state = owner.state();
         info!(
             external = %state.external_cidr(),
@@ -89,7 +99,7 @@ impl Ipam {
 
     /// The network from which endpoints that are no pods get their addresses.
     pub async fn external_cidr(&self) -> Result<Cidr, AskError> {
-        self.ask(|state| state.external_cidr()).await
+        self.ask(|state, _| state.external_cidr()).await
     }
 
     /// Chooses what a peer's networks are called here.
@@ -99,7 +109,7 @@ impl Ipam {
         pods: Cidr,
         external: Cidr,
     ) -> Result<Subnets, AskError> {
-        let answer = self.ask(move |state| state.reserve(&cluster, pods, external).cloned());
+        let answer = self.ask(move |state, _| state.reserve(&cluster, pods, external).cloned());
         Ok(answer.await??)
     }
 
@@ -110,21 +120,21 @@ impl Ipam {
         pods: NatCidr,
         external: NatCidr,
     ) -> Result<(), AskError> {
-        Ok(self.ask(move |state| state.set_local_names(&cluster, pods, external)).await??)
+        Ok(self.ask(move |state, _| state.set_local_names(&cluster, pods, external)).await??)
     }
 
     /// Frees whatever there is of and for a peer.
     pub async fn release(&self, cluster: ClusterId) -> Result<(), AskError> {
-        self.ask(move |state| state.release(&cluster, Timestamp::now())).await
+        self.ask(move |state, now| state.release(&cluster, now)).await
     }
 
     /// Frees whatever belongs to other clusters than these.
     pub async fn retain(&self, clusters: BTreeSet<ClusterId>) -> Result<(), AskError> {
-        self.ask(move |state| {
+        self.ask(move |state, now| {
             let gone: Vec<_> =
                 state.clusters().filter(|cluster| !clusters.contains(cluster)).cloned().collect();
             for cluster in gone {
-                state.release(&cluster, Timestamp::now());
+                state.release(&cluster, now);
             }
         })
         .await
@@ -138,11 +148,11 @@ impl Ipam {
     /// Has something done with the state, and stored, by the task that owns it.
     async fn ask<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut State) -> T + Send + 'static,
+        act: impl FnOnce(&mut State, Timestamp) -> T + Send + 'static,
     ) -> Result<T, AskError> {
         let (reply, answer) = oneshot::channel();
-        let request: owner::Request = Box::new(move |state| {
-            let value = act(state);
+        let request: owner::Request = Box::new(move |state, now| {
+            let value = act(state, now);
             // Whoever has asked may have gone: then nobody wants to know.
             Box::new(move |stored| drop(reply.send(stored.then_some(value))))
         });

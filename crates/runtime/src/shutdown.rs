@@ -1,7 +1,7 @@
 //! The end of a component: asked for once, heard everywhere.
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Whether it is time to stop. Clones hear the same; children can also be stopped alone.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,12 @@ impl Shutdown {
     /// Asks for the end.
     pub fn ask(&self) {
         self.0.cancel();
+    }
+
+    /// Asks for the end when what is returned is dropped, also by a panic.
+    #[must_use]
+    pub fn ask_on_drop(&self) -> DropGuard {
+        self.0.clone().drop_guard()
     }
 
     /// Whether it was asked for.

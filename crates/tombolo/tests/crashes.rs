@@ -9,15 +9,22 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::control::{Control, PEERS, know_peers};
+use common::control::{Control, PEERS, config_of, know_peers};
 use futures::future::join_all;
 use kube::api::ListParams;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tombolo_api::discovery::ResourceRequest;
 use tombolo_api::ipam::ipam_client::IpamClient;
-use tombolo_api::ipam::{GetRemotePodIpRequest, MapRequest, UnmapRequest};
-use tombolo_api::net::{IpamStorage, NatMapping};
+use tombolo_api::ipam::{
+    GetHomePodIpRequest, GetRemotePodIpRequest, MapBatchRequest, MapRequest, UnmapBatchRequest,
+    UnmapRequest, map_result, unmap_result,
+};
+use tombolo_api::names::REPLICATE_TO_LABEL;
+use tombolo_api::net::{IpamStorage, NatMapping, NetworkConfig};
+use tombolo_api::{Cidr, NatCidr};
 use tombolo_testbed::{ClusterSpec, Testbed, eventually};
 use tombolo_testing::Side;
 use tonic::transport::{Channel, Endpoint};
@@ -28,23 +35,34 @@ const ENDPOINTS: u64 = 12;
 const CRASHES: usize = 8;
 /// Answers between two crashes.
 const ANSWERS: usize = 120;
+/// Endpoints in a batch.
+const BATCH: u64 = 5;
+/// A cluster with which there is a peering again and again: for how many answers, how often at least,
+/// its namespace, and the network of its pods, which another peer has, too.
+const PISA: &str = "id-of-pisa";
+const PISA_ANSWERS: usize = 12;
+const PEERINGS: usize = 4;
+const PISA_NAMESPACE: &str = "liqo-tenant-pisa";
+const PISA_PODS: &str = "10.20.0.0/16";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
     let spec = ClusterSpec::new("rome").control_plane_only();
     let bed = Testbed::builder("crashes").cluster(spec).start().await.expect("a control plane");
     let side = Side::new(bed.cluster("rome")).await;
-    know_peers(&side).await;
+    know_peers(&side, "10.128.0.0/16").await;
     let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
     let mut control = Control::start(&side, program, "one").await;
     prometheus_is_answered(&control).await;
 
     let shared = Shared::default();
-    let clients = (0..CLIENTS).map(|number| {
+    let client = |number| {
         let channel = Endpoint::from_shared(format!("http://{}", control.address)).unwrap();
-        Client::new(number, IpamClient::new(channel.connect_lazy()), &shared).run()
-    });
-    let clients = join_all(clients.collect::<Vec<_>>());
+        Client::new(number, IpamClient::new(channel.connect_lazy()), &shared)
+    };
+    let clients = (0..CLIENTS).map(|number| client(number).run()).collect::<Vec<_>>();
+    let clients = join_all(clients);
+    let comes_and_goes = client(CLIENTS).peer_and_part(&side);
     let crashes = async {
         for crash in 0..CRASHES {
             shared.answers_reach((crash + 1) * ANSWERS + crash * 7).await;
@@ -54,9 +72,13 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
         shared.end.store(true, Ordering::Relaxed);
         control
     };
-    let (known, control) = tokio::join!(clients, crashes);
-    let known: Mapped = known.into_iter().flatten().collect();
-    println!("{} answers, {CRASHES} crashes, {} mapped", shared.count(), known.len());
+    let (known, (of_pisa, peerings), control) = tokio::join!(clients, comes_and_goes, crashes);
+    let known: Mapped = known.into_iter().flatten().chain(of_pisa).collect();
+    println!(
+        "{} answers, {CRASHES} crashes, {peerings} peerings, {} mapped",
+        shared.count(),
+        known.len()
+    );
     let told = async || told(&side).await;
     eventually("gateways are told what was answered", told, |told| *told == known).await;
     drop(control);
@@ -133,24 +155,73 @@ impl<'a> Client<'a> {
 
     async fn run(mut self) -> Mapped {
         while !self.shared.end.load(Ordering::Relaxed) {
-            let (what, peer, endpoint) = (self.pick(4), self.pick(2), self.pick(ENDPOINTS));
-            let peer = PEERS[usize::try_from(peer).expect("it is small")].0;
-            let endpoint = Ipv4Addr::new(192, 0, 2, self.number * 16 + endpoint as u8).into();
-            match what {
-                0 | 1 => self.map(peer, endpoint).await,
-                2 => self.unmap(peer, endpoint).await,
-                _ => self.look(peer, endpoint).await,
-            }
-            self.shared.note_answer();
+            let (peer, pods) = PEERS[self.pick(2) as usize];
+            self.do_anything(peer, pods.parse().expect("a network")).await;
         }
         self.mapped
     }
 
-    async fn map(&mut self, peer: &str, endpoint: IpAddr) {
+    /// Peers with a cluster and parts from it until the end. Says also how often.
+    async fn peer_and_part(mut self, side: &Side) -> (Mapped, usize) {
+        want_pisa(side).await;
+        for peerings in 1.. {
+            let pods = peer_with_pisa(side).await;
+            for _ in 0..PISA_ANSWERS {
+                self.do_anything(PISA, pods).await;
+            }
+            if peerings >= PEERINGS && self.shared.end.load(Ordering::Relaxed) {
+                return (self.mapped, peerings);
+            }
+            part_from_pisa(side).await;
+            let pod = Ipv4Addr::new(10, 20, 0, 1).into();
+            let said = async || self.home(PISA, pod).await.err().map(|status| status.code());
+            eventually("the peering is over", said, |it| *it == Some(Code::NotFound)).await;
+            self.mapped.clear();
+        }
+        unreachable!("it counts for longer than there are tests")
+    }
+
+    /// Whatever can be asked about a peer, whose pods are called so here.
+    async fn do_anything(&mut self, peer: &str, pods: Cidr) {
+        match self.pick(7) {
+            0 | 1 => self.map(peer).await,
+            2 => self.unmap(peer).await,
+            3 => self.map_batch(peer).await,
+            4 => self.unmap_batch(peer).await,
+            5 => self.look(peer).await,
+            _ => self.look_home(peer, pods).await,
+        }
+        self.shared.note_answer();
+    }
+
+    async fn map(&mut self, peer: &str) {
+        let endpoint = self.endpoint();
         let request = MapRequest { cluster_id: peer.into(), ip: endpoint.to_string() };
         let mut service = self.service.clone();
         let answer = until_answered(async || service.map_endpoint_ip(request.clone()).await).await;
-        let address = answer.expect("it can be mapped").ip.parse().expect("an address");
+        self.is_mapped(peer, endpoint, &answer.expect("it can be mapped").ip);
+    }
+
+    async fn map_batch(&mut self, peer: &str) {
+        let endpoints = self.endpoints();
+        let request = |ip: &IpAddr| MapRequest { cluster_id: peer.into(), ip: ip.to_string() };
+        let requests: Vec<_> = endpoints.iter().map(request).collect();
+        let mut service = self.service.clone();
+        let ask = async || {
+            service.map_endpoint_ip_batch(MapBatchRequest { requests: requests.clone() }).await
+        };
+        let answer = until_answered(ask).await.expect("they can be mapped");
+        assert_eq!(answer.results.len(), endpoints.len());
+        for (endpoint, result) in endpoints.into_iter().zip(answer.results) {
+            let Some(map_result::Result::Response(mapped)) = result.result else {
+                panic!("{endpoint} for {peer}: {result:?}");
+            };
+            self.is_mapped(peer, endpoint, &mapped.ip);
+        }
+    }
+
+    fn is_mapped(&mut self, peer: &str, endpoint: IpAddr, address: &str) {
+        let address = address.parse().expect("an address");
         let of = |mapped: &&IpAddr| **mapped == address;
         let others = self.mapped.iter().filter(|((_, ip), _)| *ip == endpoint).map(|(_, it)| it);
         assert!(others.clone().all(|it| of(&it)), "{endpoint} is {address} for {peer} only");
@@ -159,7 +230,8 @@ impl<'a> Client<'a> {
         self.mapped.insert((peer.into(), endpoint), address);
     }
 
-    async fn unmap(&mut self, peer: &str, endpoint: IpAddr) {
+    async fn unmap(&mut self, peer: &str) {
+        let endpoint = self.endpoint();
         let request = UnmapRequest { cluster_id: peer.into(), ip: endpoint.to_string() };
         let mut service = self.service.clone();
         let answer =
@@ -168,7 +240,44 @@ impl<'a> Client<'a> {
         self.mapped.remove(&(peer.into(), endpoint));
     }
 
-    async fn look(&mut self, peer: &str, endpoint: IpAddr) {
+    async fn unmap_batch(&mut self, peer: &str) {
+        let endpoints = self.endpoints();
+        let request = |ip: &IpAddr| UnmapRequest { cluster_id: peer.into(), ip: ip.to_string() };
+        let requests: Vec<_> = endpoints.iter().map(request).collect();
+        let mut service = self.service.clone();
+        let ask = async || {
+            service.unmap_endpoint_ip_batch(UnmapBatchRequest { requests: requests.clone() }).await
+        };
+        let answer = until_answered(ask).await.expect("they can be unmapped");
+        assert_eq!(answer.results.len(), endpoints.len());
+        for (endpoint, result) in endpoints.into_iter().zip(answer.results) {
+            let is_done = matches!(result.result, Some(unmap_result::Result::Response(_)));
+            assert!(is_done, "{endpoint} for {peer}: {result:?}");
+            self.mapped.remove(&(peer.into(), endpoint));
+        }
+    }
+
+    /// The way home keeps the host part, and is as the peer's network is called here.
+    async fn look_home(&mut self, peer: &str, pods: Cidr) {
+        let real: Cidr = if peer == PISA { PISA_PODS.parse().unwrap() } else { pods };
+        let host = self.pick(60_000) as u32 + 1;
+        let within = |cidr: Cidr| match cidr.net().network() {
+            IpAddr::V4(network) => Ipv4Addr::from(u32::from(network) + host).into(),
+            IpAddr::V6(network) => panic!("{network} is none of ours"),
+        };
+        let home = self.home(peer, within(real)).await;
+        assert_eq!(home.expect("the peer is known"), within(pods), "the way home from {peer}");
+    }
+
+    async fn home(&self, peer: &str, ip: IpAddr) -> Result<IpAddr, Status> {
+        let request = GetHomePodIpRequest { cluster_id: peer.into(), ip: ip.to_string() };
+        let mut service = self.service.clone();
+        let answer = until_answered(async || service.get_home_pod_ip(request.clone()).await).await;
+        answer.map(|answer| answer.home_ip.parse().expect("an address"))
+    }
+
+    async fn look(&mut self, peer: &str) {
+        let endpoint = self.endpoint();
         let request = GetRemotePodIpRequest { cluster_id: peer.into(), ip: endpoint.to_string() };
         let mut service = self.service.clone();
         let answer =
@@ -182,6 +291,17 @@ impl<'a> Client<'a> {
         };
         let known = self.mapped.get(&(peer.into(), endpoint)).copied();
         assert_eq!(found, known, "{endpoint} for {peer}");
+    }
+
+    fn endpoint(&mut self) -> IpAddr {
+        let endpoint = self.pick(ENDPOINTS) as u8;
+        Ipv4Addr::new(192, 0, 2, self.number * 16 + endpoint).into()
+    }
+
+    /// Some, which may be the same.
+    fn endpoints(&mut self) -> Vec<IpAddr> {
+        let count = self.pick(BATCH) + 1;
+        (0..count).map(|_| self.endpoint()).collect()
     }
 
     fn pick(&mut self, count: u64) -> u64 {
@@ -205,8 +325,47 @@ async fn until_answered<T>(
     }
 }
 
+/// Either the service says that it could not answer, or the connection has broken: what the service
+/// says itself has no source.
 fn is_lost(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
+    status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
+}
+
+/// This cluster wants a peering: without that it would take its NetworkConfig back.
+async fn want_pisa(side: &Side) {
+    side.tenant(PISA_NAMESPACE, PISA).await;
+    let own = json!({
+        "clusterID": side.settings.cluster_id, "clusterName": side.settings.cluster_name,
+    });
+    let request = json!({
+        "metadata": { "labels": { REPLICATE_TO_LABEL: PISA } },
+        "spec": { "clusterIdentity": own, "authUrl": "https://192.0.2.1" },
+    });
+    side.put_in::<ResourceRequest>(PISA_NAMESPACE, "ours", request).await;
+}
+
+/// Both NetworkConfigs are there, and answered. Returns what the pods' network is called here.
+async fn peer_with_pisa(side: &Side) -> Cidr {
+    let theirs = config_of(side, PISA, PISA_PODS, "10.21.0.0/16");
+    let mut ours = theirs.clone();
+    ours["metadata"]["labels"] = json!({ REPLICATE_TO_LABEL: PISA });
+    side.put_in::<NetworkConfig>(PISA_NAMESPACE, "theirs", theirs).await;
+    side.put_in::<NetworkConfig>(PISA_NAMESPACE, "ours", ours).await;
+    let answer = json!({ "processed": true, "podCIDRNAT": "None", "externalCIDRNAT": "None" });
+    side.put_status_in::<NetworkConfig>(PISA_NAMESPACE, "ours", answer).await;
+    let name = |config: &NetworkConfig| config.status.as_ref().and_then(|it| it.pod_cidr_nat);
+    let is_answered = |config: &NetworkConfig| name(config).is_some();
+    let config = side.until_in::<NetworkConfig>(PISA_NAMESPACE, "theirs", is_answered).await;
+    let Some(NatCidr::Remapped(name)) = name(&config) else {
+        panic!("{PISA_PODS} is somebody else's: {:?}", config.status);
+    };
+    name
+}
+
+async fn part_from_pisa(side: &Side) {
+    for config in ["theirs", "ours"] {
+        side.delete_in::<NetworkConfig>(PISA_NAMESPACE, config).await;
+    }
 }
 
 async fn stored(side: &Side) -> Mapped {

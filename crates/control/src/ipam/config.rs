@@ -47,7 +47,7 @@ pub(super) async fn follow(watches: Watches, settings: Settings, ipam: Ipam, shu
         }
         known = Some(config.clone());
         // Not stored: it counts all the same, and is stored with what comes next.
-        if let Ok(Err(error)) = ipam.ask(move |state| state.configure(config)).await {
+        if let Ok(Err(error)) = ipam.ask(move |state, _| state.configure(config)).await {
             warn!("the external network stays as it is: {error}");
         }
         ipam.configured.send_replace(());

@@ -92,6 +92,11 @@ impl<K: Kind> Kept<K> {
         self.known.contains_key(name)
     }
 
+    /// The names of those that there are, as far as this process knows.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.known.keys().map(String::as_str)
+    }
+
     /// Reads one.
     pub(super) async fn get(&mut self, name: &str) -> Result<Option<K>, StoreError> {
         let found = self.api().get_opt(name).await?;

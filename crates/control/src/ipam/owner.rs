@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout_at},
@@ -13,13 +13,13 @@ use tombolo_runtime::{chain::Chain, shutdown::Shutdown};
 use tracing::{debug, warn};
 
 use super::{
-    StartError,
+    Clock, StartError,
     store::{Store, StoreError, Stored},
     teller::Turn,
 };
 
-/// Does something with the state, and says what to do when that is stored.
-pub(super) type Request = Box<dyn FnOnce(&mut State) -> Reply + Send>;
+/// Does something with the state, now, and says what to do when that is stored.
+pub(super) type Request = Box<dyn FnOnce(&mut State, Timestamp) -> Reply + Send>;
 /// Called with whether the state was stored.
 type Reply = Box<dyn FnOnce(bool) + Send>;
 
@@ -29,13 +29,14 @@ const RELOAD_RETRY: Duration = Duration::from_millis(500);
 const GATHER: Duration = Duration::from_millis(2);
 /// How many addresses that have rested are freed at a time, and how long after the first of them.
 const WAKE: usize = 1024;
-const WAKE_LATER: Duration = Duration::from_secs(10);
+const WAKE_LATER: SignedDuration = SignedDuration::from_secs(10);
 
 pub(super) struct Owner {
     state: State,
     store: Store,
     inbox: mpsc::Receiver<Request>,
     shutdown: Shutdown,
+    clock: Clock,
     /// How many may ask at once: those who were answered last, and who came meanwhile.
     expected: usize,
     /// How long the last write took.
@@ -46,8 +47,8 @@ pub(super) struct Owner {
 enum Due {
     /// Somebody asks.
     Asked(Request),
-    /// Addresses have rested.
-    Rested,
+    /// Addresses have rested, or nobody has to be kept any more from making an object.
+    Time,
     /// The gateways are to be told something, or were.
     Turn(Turn),
 }
@@ -59,9 +60,10 @@ impl Owner {
         mut store: Store,
         inbox: mpsc::Receiver<Request>,
         shutdown: Shutdown,
+        clock: Clock,
     ) -> Result<Self, StartError> {
-        let state = load(config, &mut store).await?;
-        Ok(Self { state, store, inbox, shutdown, expected: 0, took: Duration::ZERO })
+        let state = load(config, &mut store, clock()).await?;
+        Ok(Self { state, store, inbox, shutdown, clock, expected: 0, took: Duration::ZERO })
     }
 
     pub(super) fn state(&self) -> &State {
@@ -71,15 +73,18 @@ impl Owner {
     /// Answers until the end is asked for, or until another process writes.
     pub(super) async fn run(mut self) {
         let shutdown = self.shutdown.clone();
+        // Also after a panic: a leader that can't answer keeps those from it who could.
+        let _end = shutdown.ask_on_drop();
         while let Some(Some(due)) = shutdown.or(self.next()).await {
             let done = match due {
                 Due::Asked(first) => {
                     let Some(requests) = shutdown.or(self.gather(first)).await else { break };
                     self.answer(requests).await
                 }
-                Due::Rested => {
-                    self.state.wake(Timestamp::now(), WAKE);
-                    self.store.write(&mut self.state).await
+                Due::Time => {
+                    let now = (self.clock)();
+                    self.state.wake(now, WAKE);
+                    self.store.write(&mut self.state, now).await
                 }
                 Due::Turn(Turn::Tell) => self.store.tell(&self.state).await,
                 Due::Turn(Turn::Told(outcome)) => outcome,
@@ -87,7 +92,7 @@ impl Owner {
             if let Err(error) = done {
                 warn!("the addresses in use could not be stored: {}", Chain(&error));
                 if shutdown.or(self.reload()).await != Some(true) {
-                    return shutdown.ask();
+                    return;
                 }
             }
         }
@@ -98,20 +103,29 @@ impl Owner {
 
     /// Waits for something to do. Nothing when there is nobody who could ask.
     async fn next(&mut self) -> Option<Due> {
+        let left = self.next_time().map(|due| due.duration_since((self.clock)()));
         Some(tokio::select! {
             request = self.inbox.recv() => Due::Asked(request?),
-            () = rested(self.state.next_to_wake()) => Due::Rested,
+            () = pass(left) => Due::Time,
             turn = self.store.turn() => Due::Turn(turn),
         })
     }
 
+    /// When there is something to do though nobody asks. It is the same moment however often others
+    /// ask meanwhile.
+    fn next_time(&self) -> Option<Timestamp> {
+        let rested = self.state.next_to_wake().map(|until| until + WAKE_LATER);
+        rested.into_iter().chain(self.store.fences_end(&self.state)).min()
+    }
+
     /// Does what is asked for, stores it, and answers.
     async fn answer(&mut self, requests: Vec<Request>) -> Result<(), StoreError> {
+        let now = (self.clock)();
         self.state.expect(requests.len());
         let replies: Vec<Reply> =
-            requests.into_iter().map(|request| request(&mut self.state)).collect();
+            requests.into_iter().map(|request| request(&mut self.state, now)).collect();
         let begun = Instant::now();
-        let stored = self.store.write(&mut self.state).await;
+        let stored = self.store.write(&mut self.state, now).await;
         self.took = begun.elapsed();
         self.expected = replies.len() + self.inbox.len();
         for reply in replies {
@@ -144,7 +158,7 @@ impl Owner {
     /// process writes now.
     async fn reload(&mut self) -> bool {
         loop {
-            match load(self.state.config().clone(), &mut self.store).await {
+            match load(self.state.config().clone(), &mut self.store, (self.clock)()).await {
                 Ok(state) => {
                     self.state = state;
                     return true;
@@ -160,18 +174,20 @@ impl Owner {
     }
 }
 
-async fn load(config: Config, store: &mut Store) -> Result<State, StartError> {
-    let Stored { storages, mappings } = store.claim().await.map_err(StartError::Read)?;
-    let mut state = State::load(config, &storages, &mappings, Timestamp::now())
-        .map_err(StartError::External)?;
-    store.write(&mut state).await.map_err(StartError::Write)?;
+async fn load(config: Config, store: &mut Store, now: Timestamp) -> Result<State, StartError> {
+    let Stored { storages, mappings } = store.claim(now).await.map_err(StartError::Read)?;
+    let mut state = State::load(config, &storages, &mappings, now).map_err(StartError::External)?;
+    store.write(&mut state, now).await.map_err(StartError::Write)?;
     store.tell_all(&state).await.map_err(StartError::Write)?;
     Ok(state)
 }
 
-/// Waits until some time after the first address has rested.
-async fn rested(until: Option<Timestamp>) {
-    let Some(until) = until else { return std::future::pending().await };
-    let left = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
-    sleep(left + WAKE_LATER).await;
+/// Waits until this time has passed. When nothing is left of it, there is not even a sleep of no time:
+/// whoever asks would always come before.
+async fn pass(left: Option<SignedDuration>) {
+    match left.map(Duration::try_from) {
+        Some(Ok(left)) => sleep(left).await,
+        Some(Err(_)) => {}
+        None => std::future::pending().await,
+    }
 }

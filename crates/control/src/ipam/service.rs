@@ -35,7 +35,7 @@ impl Service {
     /// tells what may be old.
     async fn ask<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut State) -> T + Send + 'static,
+        act: impl FnOnce(&mut State, Timestamp) -> T + Send + 'static,
     ) -> Result<T, Status> {
         self.check_term()?;
         let answer = self.ipam.ask(act).await.map_err(|error| status(&error));
@@ -56,7 +56,7 @@ impl Service {
         act: Act<T>,
     ) -> Result<T, Status> {
         let (cluster, ip) = parse(asked)?;
-        let answer = self.ask(move |state| answer(state, &cluster, ip, act)).await?;
+        let answer = self.ask(move |state, now| answer(state, now, (&cluster, ip), act)).await?;
         answer.map_err(|error| refused(&error))
     }
 
@@ -71,12 +71,12 @@ impl Service {
             return Err(Status::invalid_argument(why));
         }
         let asked: Vec<_> = asked.map(parse).collect();
-        let one = move |state: &mut State, asked: Result<(ClusterId, IpAddr), Status>| {
-            let (cluster, ip) = asked?;
-            answer(state, &cluster, ip, act).map_err(|error| refused(&error))
-        };
-        let all = move |state: &mut State| {
-            asked.into_iter().map(|asked| one(state, asked)).collect::<Vec<_>>()
+        let all = move |state: &mut State, now| {
+            let one = |asked: Result<(ClusterId, IpAddr), Status>| {
+                let (cluster, ip) = asked?;
+                answer(state, now, (&cluster, ip), act).map_err(|error| refused(&error))
+            };
+            asked.into_iter().map(one).collect::<Vec<_>>()
         };
         self.ask(all).await
     }
@@ -181,13 +181,13 @@ impl ipam_server::Ipam for Service {
 const MAX_FIELD: usize = 80;
 
 type Answer<T> = Result<Response<T>, Status>;
-type Act<T> = fn(&mut State, &ClusterId, IpAddr) -> Result<T, IpamError>;
+type Act<T> = fn(&mut State, Timestamp, &ClusterId, IpAddr) -> Result<T, IpamError>;
 
 /// The answer to whatever may be asked for this cluster and this address.
 fn answer<T>(
     state: &mut State,
-    cluster: &ClusterId,
-    ip: IpAddr,
+    now: Timestamp,
+    (cluster, ip): (&ClusterId, IpAddr),
     act: Act<T>,
 ) -> Result<T, IpamError> {
     let subnets = state.subnets(cluster);
@@ -197,23 +197,43 @@ fn answer<T>(
         let why = "it is of another family than the networks of that cluster";
         return Err(IpamError::NotAnEndpoint { ip, why });
     }
-    act(state, cluster, ip)
+    act(state, now, cluster, ip)
 }
 
-fn map(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, IpamError> {
-    state.map_endpoint(cluster, ip, Timestamp::now()).map(|ip| ip.to_string())
+fn map(
+    state: &mut State,
+    now: Timestamp,
+    cluster: &ClusterId,
+    ip: IpAddr,
+) -> Result<String, IpamError> {
+    state.map_endpoint(cluster, ip, now).map(|ip| ip.to_string())
 }
 
-fn unmap(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<(), IpamError> {
-    state.unmap_endpoint(cluster, ip, Timestamp::now());
+fn unmap(
+    state: &mut State,
+    now: Timestamp,
+    cluster: &ClusterId,
+    ip: IpAddr,
+) -> Result<(), IpamError> {
+    state.unmap_endpoint(cluster, ip, now);
     Ok(())
 }
 
-fn remote(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, IpamError> {
+fn remote(
+    state: &mut State,
+    _: Timestamp,
+    cluster: &ClusterId,
+    ip: IpAddr,
+) -> Result<String, IpamError> {
     state.remote_pod_ip(cluster, ip).map(|ip| ip.to_string())
 }
 
-fn home(state: &mut State, cluster: &ClusterId, ip: IpAddr) -> Result<String, IpamError> {
+fn home(
+    state: &mut State,
+    _: Timestamp,
+    cluster: &ClusterId,
+    ip: IpAddr,
+) -> Result<String, IpamError> {
     state.home_pod_ip(cluster, ip).map(|ip| ip.to_string())
 }
 

@@ -7,8 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use tombolo_api::net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Writer};
+use tombolo_api::{
+    ClusterId,
+    net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Writer},
+};
 use tombolo_core::ipam::{Changes, Ipam as State, NETWORKS, Part, Told, WRITER};
 use uuid::Uuid;
 
@@ -26,6 +30,10 @@ const AHEAD: u32 = 16;
 const FAST: Duration = Duration::from_secs(1);
 /// How many NatMappings may be behind what is stored.
 const BEHIND: usize = 32;
+
+/// How long clusters without a peering are kept from having networks by a write of the one before.
+/// Nobody waits for an answer for longer than 15 s, no API server works on one for longer than 60 s.
+const FENCED: SignedDuration = SignedDuration::from_mins(3);
 
 /// It can't be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +66,8 @@ pub(super) struct Store {
     open: BTreeSet<Part>,
     /// What the writer before this one may still want to make. As long as it is there, it can't.
     fences: BTreeSet<Part>,
+    /// Until when it may, where there is no peering.
+    fenced_until: Timestamp,
     /// When parts were opened last.
     opened: Instant,
     /// How often this process has made sure that it is the only one.
@@ -79,6 +89,7 @@ impl Store {
             holder: None,
             open: BTreeSet::new(),
             fences: BTreeSet::new(),
+            fenced_until: Timestamp::MIN,
             opened: Instant::now(),
             claims: 0,
         }
@@ -86,9 +97,9 @@ impl Store {
 
     /// Becomes the only writer, or makes sure that it still is, and reads all that is stored. From
     /// then on nothing that was sent before can change it any more, by whomever.
-    pub(super) async fn claim(&mut self) -> Result<Stored, StoreError> {
+    pub(super) async fn claim(&mut self, now: Timestamp) -> Result<Stored, StoreError> {
         loop {
-            match self.try_claim().await {
+            match self.try_claim(now).await {
                 Err(error) if error.is_conflict() => {}
                 other => return other,
             }
@@ -97,8 +108,17 @@ impl Store {
 
     /// Writes what has changed in the state, but for what follows from it: the gateways are told of
     /// that in their turn, or here where it is much.
-    pub(super) async fn write(&mut self, state: &mut State) -> Result<(), StoreError> {
-        let Changes { networks, parts, told } = state.take_changes();
+    pub(super) async fn write(
+        &mut self,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let Changes { networks, mut parts, told } = state.take_changes();
+        for peer in gone(&parts, state) {
+            parts.extend(self.left_of(&peer, state));
+            self.teller.note_all_of(peer);
+        }
+        parts.extend(self.lift_fences(state, now));
         let parts: Vec<Part> = parts.into_iter().collect();
         for some in parts.chunks(AT_ONCE) {
             self.write_parts(state, some).await?;
@@ -116,6 +136,30 @@ impl Store {
             self.storages.write(vec![(NETWORKS.to_owned(), Some(spec))]).await?;
         }
         Ok(())
+    }
+
+    /// Until when there are objects of clusters without a peering, only to keep others from making them.
+    pub(super) fn fences_end(&self, state: &State) -> Option<Timestamp> {
+        let is_peer = |part: &Part| state.subnets(part.cluster()).is_some();
+        let is_all_peers = self.fences.iter().all(is_peer);
+        (!is_all_peers).then_some(self.fenced_until)
+    }
+
+    /// Nobody has to be kept any more from making these, which have no peering and are there.
+    fn lift_fences(&mut self, state: &State, now: Timestamp) -> Vec<Part> {
+        if now < self.fenced_until {
+            return Vec::new();
+        }
+        let is_over = |part: &Part| state.subnets(part.cluster()).is_none();
+        let lifted = self.fences.extract_if(.., is_over);
+        lifted.filter(|part| self.storages.knows(&part.storage())).collect()
+    }
+
+    /// What is there of a peer that is gone, though nothing is in it.
+    fn left_of(&self, peer: &ClusterId, state: &State) -> Vec<Part> {
+        let parts = self.storages.names().filter_map(Part::from_storage);
+        let of_peer = parts.filter(|part| part.cluster() == peer);
+        of_peer.filter(|part| state.storage(part).is_none()).collect()
     }
 
     async fn write_parts(&mut self, state: &State, parts: &[Part]) -> Result<(), StoreError> {
@@ -170,19 +214,22 @@ impl Store {
     pub(super) async fn close(&mut self, state: &State) -> Result<(), StoreError> {
         self.tell_all(state).await?;
         self.open.clear();
-        self.say_who_writes().await
+        self.say_who_writes(self.holder.clone()).await
     }
 
-    async fn try_claim(&mut self) -> Result<Stored, StoreError> {
+    async fn try_claim(&mut self, now: Timestamp) -> Result<Stored, StoreError> {
         let found = self.storages.get(WRITER).await?;
         let before = found.and_then(|storage| storage.spec.writer).unwrap_or_default();
-        if self.holder.as_ref().is_some_and(|holder| *holder != before.holder) {
-            return Err(StoreError::Deposed);
-        }
-        self.holder.get_or_insert_with(|| Uuid::new_v4().to_string());
+        let holder = match self.holder.clone() {
+            Some(holder) if holder != before.holder => return Err(StoreError::Deposed),
+            Some(holder) => holder,
+            None => Uuid::new_v4().to_string(),
+        };
         self.claims += 1;
         self.open = before.open.iter().filter_map(|name| name.parse().ok()).collect();
-        self.say_who_writes().await?;
+        self.say_who_writes(Some(holder.clone())).await?;
+        // Not before: who never was the one can't have been deposed.
+        self.holder = Some(holder);
 
         let mut mappings = Kept::new(self.client.clone());
         let mut stored =
@@ -205,6 +252,7 @@ impl Store {
         self.confirm().await?;
         self.teller = Teller::new(mappings);
         self.fences.extend(self.open.iter().cloned());
+        self.fenced_until = now + FENCED;
         Ok(stored)
     }
 
@@ -233,18 +281,27 @@ impl Store {
             self.open.extend(new.flat_map(|part| part.following(AHEAD)));
         }
         self.opened = Instant::now();
-        self.say_who_writes().await
+        self.say_who_writes(self.holder.clone()).await
     }
 
-    async fn say_who_writes(&mut self) -> Result<(), StoreError> {
+    async fn say_who_writes(&mut self, holder: Option<String>) -> Result<(), StoreError> {
         let writer = Writer {
-            holder: self.holder.clone().unwrap_or_default(),
+            holder: holder.unwrap_or_default(),
             claims: self.claims,
             open: self.open.iter().map(Part::to_string).collect(),
         };
         let spec = IpamStorageSpec { writer: Some(writer), ..IpamStorageSpec::default() };
         self.storages.write(vec![(WRITER.to_owned(), Some(spec))]).await
     }
+}
+
+/// The peers whose networks are to be forgotten.
+fn gone(changed: &BTreeSet<Part>, state: &State) -> Vec<ClusterId> {
+    let networks = changed.iter().filter_map(|part| match part {
+        Part::Networks(peer) => Some(peer),
+        Part::Endpoints(..) => None,
+    });
+    networks.filter(|peer| state.subnets(peer).is_none()).cloned().collect()
 }
 
 fn nothing_mapped(told: &Told) -> NatMappingSpec {

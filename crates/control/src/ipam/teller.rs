@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
-use tombolo_api::net::{NatMapping, NatMappingSpec};
+use tombolo_api::{
+    ClusterId,
+    net::{NatMapping, NatMappingSpec},
+};
 use tombolo_core::ipam::Told;
 
 use super::{kept::Kept, store::StoreError};
@@ -18,6 +21,8 @@ pub(super) struct Teller {
     kept: Option<Kept<NatMapping>>,
     /// Those that do not say yet what they should.
     behind: BTreeSet<Told>,
+    /// Peers of which none may say what it should.
+    peers: BTreeSet<ClusterId>,
     /// Those that are being written.
     writing: BTreeSet<Told>,
     task: Option<AbortOnDropHandle<Written>>,
@@ -42,6 +47,7 @@ impl Teller {
         Self {
             kept: Some(kept),
             behind: BTreeSet::new(),
+            peers: BTreeSet::new(),
             writing: BTreeSet::new(),
             task: None,
             next: Instant::now(),
@@ -51,6 +57,11 @@ impl Teller {
     /// These do not say any more what they should.
     pub(super) fn note(&mut self, told: impl IntoIterator<Item = Told>) {
         self.behind.extend(told);
+    }
+
+    /// Nor may those of this peer, whichever are there.
+    pub(super) fn note_all_of(&mut self, peer: ClusterId) {
+        self.peers.insert(peer);
     }
 
     /// How many do not say yet what they should.
@@ -65,7 +76,7 @@ impl Teller {
 
     /// Whether any does not say yet what it should.
     pub(super) fn is_behind(&self) -> bool {
-        self.task.is_some() || !self.behind.is_empty()
+        self.task.is_some() || self.has_to_tell()
     }
 
     /// The same as [`Self::turn`], for those who do not want to wait for what else may change.
@@ -76,6 +87,7 @@ impl Teller {
 
     /// Waits until there is something to do. Whoever stops waiting misses nothing.
     pub(super) async fn turn(&mut self) -> Turn {
+        let has_to_tell = self.has_to_tell();
         match &mut self.task {
             Some(task) => {
                 let ended = task.await;
@@ -89,16 +101,19 @@ impl Teller {
                     Err(_) => Err(StoreError::Cut),
                 })
             }
-            None if self.behind.is_empty() => std::future::pending().await,
-            None => {
+            None if has_to_tell => {
                 sleep_until(self.next).await;
                 Turn::Tell
             }
+            None => std::future::pending().await,
         }
     }
 
     /// Those that are to be written now: nobody else does until they are.
     pub(super) fn take(&mut self) -> BTreeSet<Told> {
+        let peers = std::mem::take(&mut self.peers);
+        let known = self.kept.iter().flat_map(Kept::names).filter_map(Told::from_name);
+        self.behind.extend(known.filter(|told| peers.contains(told.cluster())));
         self.writing = std::mem::take(&mut self.behind);
         self.writing.clone()
     }
@@ -112,5 +127,9 @@ impl Teller {
             (kept, outcome)
         };
         self.task = Some(AbortOnDropHandle::new(tokio::spawn(write)));
+    }
+
+    fn has_to_tell(&self) -> bool {
+        !self.behind.is_empty() || !self.peers.is_empty()
     }
 }

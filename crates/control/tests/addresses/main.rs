@@ -2,11 +2,17 @@
 //! survives, what can't be answered says why, and no two clusters ever share a name.
 
 mod certificates;
+mod claims;
+mod crashes;
+mod family;
 mod frozen;
+mod full;
 mod joining;
 mod leader;
 mod mappings;
 mod names;
+mod resting;
 mod served;
 mod side;
+mod wire;
 mod wrong_input;

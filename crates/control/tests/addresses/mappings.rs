@@ -6,17 +6,17 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tombolo_api::{
     ClusterId, NatCidr,
-    ipam::{
-        GetHomePodIpRequest, GetRemotePodIpRequest, MapBatchRequest, MapRequest, UnmapRequest,
-        ipam_client::IpamClient, map_result,
-    },
+    ipam::{GetHomePodIpRequest, MapBatchRequest, MapRequest, UnmapRequest, map_result},
     net::{IpamStorage, IpamStorageSpec, NatMapping},
 };
 use tombolo_core::ipam::{PART_SIZE, Part, WRITER};
 use tombolo_testbed::eventually;
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 
-use crate::side::{Side, cidr};
+use crate::{
+    side::{Side, Time, cidr, map, remote},
+    wire::Wire,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mapping_survives_a_restart() {
@@ -97,18 +97,19 @@ async fn what_cant_be_answered_says_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_at_once_share_few_writes_and_no_address() {
     let (rome, _alone) = Side::alone("rome").await;
-    let (ipam, client, service) = rome.serve().await;
+    let wire = Wire::new(&rome);
+    let (ipam, client, service) = rome.serve_at(wire.client(), Time::default().clock()).await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
     ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
 
-    let start = Instant::now();
-    let tasks: Vec<_> = (0..5_u8)
+    let (start, before) = (Instant::now(), wire.writes());
+    let tasks: Vec<_> = (0..50_u8)
         .map(|task| {
             let mut client = client.clone();
             tokio::spawn(async move {
                 let mut names = Vec::new();
-                for n in 0..200 {
+                for n in 0..20 {
                     let ip = format!("198.51.{task}.{n}");
                     names.push(map(&mut client, "id-of-turin", &ip).await.unwrap());
                 }
@@ -120,7 +121,9 @@ async fn many_at_once_share_few_writes_and_no_address() {
     for task in tasks {
         names.extend(task.await.unwrap());
     }
-    println!("1000 mappings for 5 clients: {:?}", start.elapsed());
+    let writes = wire.writes() - before;
+    println!("1000 mappings for 50 clients: {writes} writes in {:?}", start.elapsed());
+    assert!(writes * 4 < names.len(), "{writes} writes for {} requests", names.len());
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 1000);
@@ -242,22 +245,4 @@ async fn what_somebody_else_has_changed_is_put_right_and_the_service_goes_on() {
     map(&mut client, "id-of-turin", "192.0.2.3").await.unwrap();
     rome.told(3).await;
     service.ask();
-}
-
-async fn map(
-    client: &mut IpamClient<Channel>,
-    cluster: &str,
-    ip: &str,
-) -> Result<String, tonic::Status> {
-    let request = MapRequest { cluster_id: cluster.into(), ip: ip.into() };
-    Ok(client.map_endpoint_ip(request).await?.into_inner().ip)
-}
-
-async fn remote(
-    client: &mut IpamClient<Channel>,
-    cluster: &str,
-    ip: &str,
-) -> Result<String, tonic::Status> {
-    let request = GetRemotePodIpRequest { cluster_id: cluster.into(), ip: ip.into() };
-    Ok(client.get_remote_pod_ip(request).await?.into_inner().remote_ip)
 }

@@ -33,9 +33,60 @@ async fn networks_of_nodes_and_reserved_ones_are_no_names() {
     eventually("a node is in 10.50.0.0/16", async || is_kept("10.50.0.0/16").await, |it| !*it)
         .await;
 
+    assert!(is_kept("10.60.0.0/16").await);
+    let pods = json!({ "podCIDR": "10.60.3.0/24", "podCIDRs": ["10.60.3.0/24"] });
+    rome.put::<Node>("two", json!({ "spec": pods })).await;
+    let is_free = async || is_kept("10.60.0.0/16").await;
+    eventually("pods of a node are in 10.60.0.0/16", is_free, |it| !*it).await;
+
     rome.clear::<ClusterConfig>().await;
     eventually("10.40.0.0/16 is free", async || is_kept("10.40.0.0/16").await, |it| *it).await;
     rome.clear::<Node>().await;
+    service.ask();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_are_taken_from_additional_pools_when_the_others_are_reserved() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (ipam, _, service) = rome.serve().await;
+    let private = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"];
+    let network = json!({ "reservedSubnets": private, "additionalPools": ["203.0.0.0/13"] });
+    rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
+    let turin: ClusterId = "id-of-turin".parse().unwrap();
+    let names = async || {
+        let (pods, external) = (cidr("10.40.0.0/16"), cidr("10.41.0.0/16"));
+        let names = ipam.reserve(turin.clone(), pods, external).await.unwrap();
+        ipam.release(turin.clone()).await.unwrap();
+        [names.remote_nat_pod_cidr.or(pods), names.remote_nat_external_cidr.or(external)]
+    };
+    let pool = cidr("203.0.0.0/13");
+    let is_in_it = |name: &Cidr| pool.net().contains(&name.net());
+    eventually("names are of the pool", names, |names| names.iter().all(is_in_it)).await;
+    let external = async || ipam.external_cidr().await.unwrap();
+    eventually("so is the external network", external, is_in_it).await;
+    service.ask();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_external_network_has_the_size_that_is_asked_for_unless_peers_use_it() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (ipam, _, service) = rome.serve().await;
+    let turin: ClusterId = "id-of-turin".parse().unwrap();
+    let size = async || ipam.external_cidr().await.unwrap().net().prefix_len();
+    assert_eq!(size().await, 16);
+    let network = json!({ "externalPrefixLength": 20 });
+    rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
+    eventually("the external network is a /20", size, |size| *size == 20).await;
+
+    ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
+    let network = json!({ "externalPrefixLength": 22, "reservedSubnets": ["10.20.0.0/16"] });
+    let mut configured = ipam.configured();
+    configured.mark_unchanged();
+    rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
+    configured.changed().await.unwrap();
+    assert_eq!(size().await, 20, "it is in use");
+    ipam.release(turin).await.unwrap();
+    assert_eq!(size().await, 22);
     service.ask();
 }
 

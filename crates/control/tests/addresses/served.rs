@@ -1,5 +1,14 @@
 //! What gRPC clients find beside the address service: whether it serves, and what it looks like.
 
+use std::{
+    panic::resume_unwind,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use jiff::Timestamp;
 use tokio_stream::StreamExt as _;
 use tonic_health::{
     ServingStatus,
@@ -9,6 +18,8 @@ use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
+
+use tombolo_testbed::eventually;
 
 use crate::side::Side;
 
@@ -35,6 +46,23 @@ async fn the_health_says_whether_it_serves() {
     }
     // Those who watch do not keep it from ending.
     ended.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_breaks_asks_for_the_end() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let breaks = is_broken.clone();
+    let clock = move || match breaks.load(Ordering::Relaxed) {
+        true => resume_unwind(Box::new("the clock is broken")),
+        false => Timestamp::now(),
+    };
+    let (ipam, _, service) = rome.serve_at(rome.client.clone(), Arc::new(clock)).await;
+    ipam.external_cidr().await.expect("it answers");
+    assert!(!service.is_asked());
+    is_broken.store(true, Ordering::Relaxed);
+    ipam.external_cidr().await.expect_err("it breaks");
+    eventually("it asks for the end", async || service.is_asked(), |it| *it).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,17 @@
 //! One of two clusters that all tests share, and what runs in it.
 
-use std::{collections::BTreeMap, ops::Deref, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::ListParams;
+use kube::{Client, ResourceExt, api::ListParams};
 use serde_json::json;
 use tokio::{
     net::TcpListener,
@@ -12,18 +20,22 @@ use tokio::{
 };
 use tombolo_api::{
     Cidr,
-    ipam::ipam_client::IpamClient,
+    config::ClusterConfig,
+    ipam::{GetRemotePodIpRequest, MapRequest, UnmapRequest, ipam_client::IpamClient},
     names,
     net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig},
 };
 use tombolo_control::{
     context::Context,
-    ipam::{Ipam, ServeError},
+    ipam::{Clock, Ipam, ServeError},
     network_config, replicator,
 };
 use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
 
 /// One cluster.
 pub struct Side(tombolo_testing::Side);
@@ -61,6 +73,7 @@ impl Side {
         side.clear::<NetworkConfig>().await;
         side.clear::<NatMapping>().await;
         side.clear::<IpamStorage>().await;
+        side.clear::<ClusterConfig>().await;
         (side, alone)
     }
 
@@ -70,10 +83,19 @@ impl Side {
 
     /// The address service, and a client of it.
     pub async fn serve(&self) -> (Ipam, IpamClient<Channel>, Shutdown) {
+        self.serve_at(self.client.clone(), Arc::new(Timestamp::now)).await
+    }
+
+    /// The same, by another clock, and with another way to the API server.
+    pub async fn serve_at(
+        &self,
+        client: Client,
+        clock: Clock,
+    ) -> (Ipam, IpamClient<Channel>, Shutdown) {
         let shutdown = Shutdown::new();
-        let ipam = Ipam::start(&self.context(&shutdown)).await.unwrap();
-        let (channel, _) = serve(&ipam, &shutdown).await;
-        (ipam, IpamClient::new(channel), shutdown)
+        let context = Context::new(client, self.settings.clone(), shutdown.clone());
+        let (ipam, client) = serve_in(&context, clock).await;
+        (ipam, client, shutdown)
     }
 
     /// The address service, a connection to it, its end, and what comes of it.
@@ -118,6 +140,14 @@ impl Side {
         (storages.filter(|spec| spec.writer.is_none()).collect(), mappings.collect())
     }
 
+    /// The names of all objects about addresses.
+    pub async fn all_names(&self) -> Vec<String> {
+        let storages = self.all::<IpamStorage>().list(&ListParams::default()).await.unwrap();
+        let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
+        let storages = storages.iter().map(ResourceExt::name_any);
+        storages.chain(mappings.iter().map(ResourceExt::name_any)).collect()
+    }
+
     /// All endpoints that have an address, whatever the cluster.
     pub async fn mapped(&self) -> Vec<String> {
         let storages = self.all_addresses().await.0;
@@ -140,6 +170,30 @@ impl Side {
     }
 }
 
+/// A clock that a test lets go faster.
+#[derive(Clone, Debug, Default)]
+pub struct Time(Arc<AtomicI64>);
+
+impl Time {
+    pub fn clock(&self) -> Clock {
+        let ahead = self.0.clone();
+        Arc::new(move || {
+            Timestamp::now() + SignedDuration::from_secs(ahead.load(Ordering::Relaxed))
+        })
+    }
+
+    pub fn pass(&self, time: SignedDuration) {
+        self.0.fetch_add(time.as_secs(), Ordering::Relaxed);
+    }
+}
+
+/// The address service, and a client of it.
+pub async fn serve_in(context: &Context, clock: Clock) -> (Ipam, IpamClient<Channel>) {
+    let ipam = Ipam::start_at(context, clock).await.unwrap();
+    let (channel, _) = serve(&ipam, &context.shutdown).await;
+    (ipam, IpamClient::new(channel))
+}
+
 async fn serve(ipam: &Ipam, shutdown: &Shutdown) -> (Channel, JoinHandle<Result<(), ServeError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -147,6 +201,29 @@ async fn serve(ipam: &Ipam, shutdown: &Shutdown) -> (Channel, JoinHandle<Result<
         tokio::spawn(ipam.clone().serve_on(listener, Leading::alone(shutdown.clone()), None));
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
     (channel.connect().await.unwrap(), ended)
+}
+
+pub async fn map(
+    client: &mut IpamClient<Channel>,
+    cluster: &str,
+    ip: &str,
+) -> Result<String, Status> {
+    let request = MapRequest { cluster_id: cluster.into(), ip: ip.into() };
+    Ok(client.map_endpoint_ip(request).await?.into_inner().ip)
+}
+
+pub async fn unmap(client: &mut IpamClient<Channel>, cluster: &str, ip: &str) {
+    let request = UnmapRequest { cluster_id: cluster.into(), ip: ip.into() };
+    client.unmap_endpoint_ip(request).await.unwrap();
+}
+
+pub async fn remote(
+    client: &mut IpamClient<Channel>,
+    cluster: &str,
+    ip: &str,
+) -> Result<String, Status> {
+    let request = GetRemotePodIpRequest { cluster_id: cluster.into(), ip: ip.into() };
+    Ok(client.get_remote_pod_ip(request).await?.into_inner().remote_ip)
 }
 
 pub fn cidr(text: &str) -> Cidr {

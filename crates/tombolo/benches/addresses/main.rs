@@ -8,12 +8,14 @@ mod common;
 #[path = "../first_light/figures.rs"]
 mod figures;
 
+mod aims;
 mod load;
 mod plot;
 mod writes;
 
 use std::time::Instant;
 
+use aims::{at_least, at_most};
 use anyhow::Result;
 use common::control::{Control, know_peers, memory};
 use figures::{median, milliseconds, print, table, worst};
@@ -27,12 +29,21 @@ use tombolo_testing::Side;
 const FEW: usize = 5;
 const EACH: [(usize, Option<f64>); 5] =
     [(10, None), (50, None), (100, Some(260.68)), (150, None), (200, Some(675.42))];
+/// How long the last of these may take.
+const FEW_SECONDS: f64 = 4.0;
 const MANY: usize = 50;
-/// How many endpoints they have mapped in the end, and how often.
-const MAPPED: usize = 50_000;
+/// Requests of each of many, how often, and how many answers a second there should be.
+const MANY_EACH: usize = 2000;
 const RUNS: usize = 3;
+const MANY_A_SECOND: f64 = 3000.0;
+/// Up to so many mappings a thousand of them should take about as long as the first thousand did.
+const FLAT: usize = 50_000;
+const FLAT_RATIO: f64 = 1.5;
 /// How many answers make a point of the plot.
 const STEP: usize = 1000;
+/// This cluster's external network: of the usual size, and one for more mappings.
+const USUAL: &str = "10.128.0.0/16";
+const LARGE: &str = "10.128.0.0/15";
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -40,7 +51,6 @@ async fn main() -> Result<()> {
     let spec = ClusterSpec::new("rome").control_plane_only().durable();
     let bed = Testbed::builder("bench-addresses").cluster(spec).start().await?;
     let side = Side::new(bed.cluster("rome")).await;
-    know_peers(&side).await;
     few(&side).await?;
     many(&side).await?;
     sizes(&side).await?;
@@ -50,23 +60,25 @@ async fn main() -> Result<()> {
 
 /// B1 of the seed: a few clients, each with one request at a time.
 async fn few(side: &Side) -> Result<()> {
-    let header = ["REQUESTS", "SEED", "HERE", "A SECOND", "SINGLE WRITES A SECOND", "RATIO"];
+    let header = ["REQUESTS", "SEED", "HERE", "AIM", "A SECOND", "SINGLE WRITES A SECOND", "RATIO"];
     let mut rows = table(0, &header);
     let mut points = Vec::new();
     for (each, seed) in EACH {
         let writes = writes::a_second(&side.client, FEW).await?;
+        forget(side, USUAL).await;
         let control = start(side).await;
         let load = Load { clients: FEW, connections: FEW, each, after: 0 };
         let moments = map_all(&control, load).await?;
         drop(control);
-        forget(side).await;
         let (count, seconds) = (FEW * each, moments.took().as_secs_f64());
         let rate = count as f64 / seconds;
         points.push((count as f64, seconds));
+        let is_last = each == EACH[EACH.len() - 1].0;
         rows.add_row([
             count.to_string(),
             seed.map(|seconds| format!("{seconds:.0} s")).unwrap_or_default(),
             format!("{seconds:.2} s"),
+            if is_last { at_most(FEW_SECONDS, " s", seconds) } else { String::new() },
             format!("{rate:.0}"),
             format!("{writes:.0}"),
             format!("{:.2} ×", rate / writes),
@@ -80,103 +92,113 @@ async fn few(side: &Side) -> Result<()> {
 /// Many clients with connections of their own, several times from nothing: the machine is not always
 /// as fast.
 async fn many(side: &Side) -> Result<()> {
+    let flat = format!("LAST OF {FLAT}");
     let header = [
         "RUN",
         "SINGLE WRITES A SECOND",
         "MAPPINGS A SECOND",
         "RATIO",
         "FIRST THOUSAND",
-        "LAST THOUSAND",
+        &flat,
+        "RATIO",
+        "LAST OF ALL",
         "RATIO",
     ];
     let mut rows = table(0, &header);
-    let (mut rates, mut ratios, mut growths) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rates, mut ratios) = (Vec::new(), Vec::new());
+    let (mut growths, mut last_growths) = (Vec::new(), Vec::new());
     let mut lines = Vec::new();
     for run in 1..=RUNS {
         let writes = writes::a_second(&side.client, MANY).await?;
+        forget(side, LARGE).await;
         let control = start(side).await;
-        let load = Load { clients: MANY, connections: MANY, each: MAPPED / MANY, after: 0 };
+        let load = Load { clients: MANY, connections: MANY, each: MANY_EACH, after: 0 };
         let moments = map_all(&control, load).await?;
         drop(control);
-        forget(side).await;
-        let rate = MAPPED as f64 / moments.took().as_secs_f64();
+        let rate = (MANY * MANY_EACH) as f64 / moments.took().as_secs_f64();
         let steps: Vec<f64> = moments.steps(STEP).into_iter().map(milliseconds).collect();
-        let (first, last) = (steps[0], steps[steps.len() - 1]);
+        let (first, flat, last) = (steps[0], steps[FLAT / STEP - 1], steps[steps.len() - 1]);
         rows.add_row([
             run.to_string(),
             format!("{writes:.0}"),
             format!("{rate:.0}"),
             format!("{:.2} ×", rate / writes),
             format!("{first:.0} ms"),
+            format!("{flat:.0} ms"),
+            format!("{:.2} ×", flat / first),
             format!("{last:.0} ms"),
             format!("{:.2} ×", last / first),
         ]);
         rates.push(rate);
         ratios.push(rate / writes);
-        growths.push(last / first);
+        growths.push(flat / first);
+        last_growths.push(last / first);
         lines.push(Line { name: format!("run {run}"), points: points(&steps) });
     }
+    let (rate, growth) = (median(rates), median(growths));
+    let none = String::new;
     rows.add_row([
         "median".to_owned(),
-        String::new(),
-        format!("{:.0}", median(rates)),
+        none(),
+        format!("{rate:.0}"),
         format!("{:.2} ×", median(ratios)),
-        String::new(),
-        String::new(),
-        format!("{:.2} ×", median(growths)),
+        none(),
+        none(),
+        format!("{growth:.2} ×"),
+        none(),
+        format!("{:.2} ×", median(last_growths)),
     ]);
-    print(&format!("MapEndpointIP by {MANY} clients, {MAPPED} endpoints"), &rows);
+    let (rate, growth) = (at_least(MANY_A_SECOND, "", rate), at_most(FLAT_RATIO, " ×", growth));
+    rows.add_row(["aim".into(), none(), rate, none(), none(), none(), growth, none(), none()]);
+    print(&format!("MapEndpointIP by {MANY} clients, {MANY_EACH} each"), &rows);
     plot("addresses-many", "A thousand mappings among many", "mapped", "milliseconds", &lines)
 }
 
-/// Many clients that share a connection, as the virtual nodes of a cluster do, until 100,000 endpoints
-/// are mapped, with a crash half-way and one at the end.
+/// Many clients that share a connection, as the virtual nodes of a cluster do, each time from nothing
+/// and with a crash at the end: what the usual network has room for, and more.
 async fn sizes(side: &Side) -> Result<()> {
     let writes = writes::a_second(&side.client, MANY).await?;
     let mut sizes = table(0, &["MAPPED", "MEMORY", "RATIO", "START AFTER A CRASH", "RATIO"]);
-    let (mut control, empty) = start_timed(side).await;
-    let memory_empty = memory(control.pid());
-    let mut size = |mapped: usize, memory: f64, start: f64| {
-        sizes.add_row([
-            mapped.to_string(),
-            format!("{memory:.1} MiB"),
-            format!("{:.1} ×", memory / memory_empty),
-            format!("{start:.2} s"),
-            format!("{:.1} ×", start / empty),
-        ]);
-    };
-    size(0, memory_empty, empty);
-    let mut seconds = 0.0;
-    let mut steps: Vec<f64> = Vec::new();
-    for after in [0, MAPPED] {
-        let load = Load { clients: MANY, connections: 1, each: MAPPED / MANY, after };
+    let mut speed = table(0, &["MAPPED", "A SECOND", "TO SINGLE WRITES", "SLOWEST THOUSAND"]);
+    let mut lines = Vec::new();
+    let mut empty = None;
+    for (mapped, network) in [(FLAT, USUAL), (2 * FLAT, LARGE)] {
+        forget(side, network).await;
+        let (control, start_empty) = start_timed(side).await;
+        let memory_empty = memory(control.pid());
+        let (memory_empty, start_empty) = *empty.get_or_insert((memory_empty, start_empty));
+        let load = Load { clients: MANY, connections: 1, each: mapped / MANY, after: 0 };
         let moments = map_all(&control, load).await?;
-        seconds += moments.took().as_secs_f64();
-        steps.extend(moments.steps(STEP).into_iter().map(milliseconds));
         let full = memory(control.pid());
         drop(control);
-        let (again, start) = start_timed(side).await;
-        size(after + MAPPED, full, start);
-        control = again;
+        let (control, start) = start_timed(side).await;
+        drop(control);
+        let mut size = |mapped: usize, memory: f64, start: f64| {
+            sizes.add_row([
+                mapped.to_string(),
+                format!("{memory:.1} MiB"),
+                format!("{:.1} ×", memory / memory_empty),
+                format!("{start:.2} s"),
+                format!("{:.1} ×", start / start_empty),
+            ]);
+        };
+        if lines.is_empty() {
+            size(0, memory_empty, start_empty);
+        }
+        size(mapped, full, start);
+        let rate = mapped as f64 / moments.took().as_secs_f64();
+        let steps: Vec<f64> = moments.steps(STEP).into_iter().map(milliseconds).collect();
+        speed.add_row([
+            mapped.to_string(),
+            format!("{rate:.0}"),
+            format!("{:.2} ×", rate / writes),
+            format!("{:.0} ms", worst(&steps)),
+        ]);
+        lines.push(Line { name: format!("{mapped} mappings"), points: points(&steps) });
     }
-
-    let mut speed = table(1, &["", "", "RATIO"]);
-    let mut row = |name: &str, figure: f64, unit: &str, compared: f64| {
-        let ratio = format!("{:.2} ×", figure / compared);
-        speed.add_row([name.to_owned(), format!("{figure:.0}{unit}"), ratio]);
-    };
-    row("single writes a second", writes, "", writes);
-    row("mappings a second", (2 * MAPPED) as f64 / seconds, "", writes);
-    let tenths: Vec<f64> =
-        steps.chunks(steps.len() / 10).map(|tenth| median(tenth.to_vec())).collect();
-    row("a thousand of the first tenth", tenths[0], " ms", tenths[0]);
-    row("a thousand of the fifth tenth", tenths[4], " ms", tenths[0]);
-    row("a thousand of the last tenth", tenths[9], " ms", tenths[0]);
-    row("the slowest thousand", worst(&steps), " ms", tenths[0]);
-    print(&format!("The same over one connection, {} endpoints", 2 * MAPPED), &speed);
+    print(&format!("The same over one connection, beside {writes:.0} single writes"), &speed);
     print("What the service keeps, and how fast it is back", &sizes);
-    let line = Line { name: format!("{MANY} clients"), points: points(&steps) };
-    plot("addresses-one-connection", "A thousand mappings", "mapped", "milliseconds", &[line])
+    plot("addresses-one-connection", "A thousand mappings", "mapped", "milliseconds", &lines)
 }
 
 fn points(steps: &[f64]) -> Vec<(f64, f64)> {
@@ -194,8 +216,9 @@ async fn start(side: &Side) -> Control {
     Control::start(side, &common::static_program(), "one").await
 }
 
-async fn forget(side: &Side) {
+/// A cluster with this external network, which knows its peers and nothing else.
+async fn forget(side: &Side, external: &str) {
     side.clear::<NatMapping>().await;
     side.clear::<IpamStorage>().await;
-    know_peers(side).await;
+    know_peers(side, external).await;
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tombolo_api::ipam::GetHomePodIpRequest;
 use tombolo_api::ipam::ipam_client::IpamClient;
 use tombolo_api::names::{IPAM_PORT, REPLICATED_FROM_LABEL};
@@ -24,23 +24,13 @@ pub struct Control {
     pub address: SocketAddr,
 }
 
-/// Puts what peerings with the peers would have left.
-pub async fn know_peers(side: &Side) {
+/// Puts what peerings with the peers would have left, in a cluster with this external network.
+pub async fn know_peers(side: &Side, own_external: &str) {
     let mut subnets = serde_json::Map::new();
     for (n, (id, pods)) in PEERS.into_iter().enumerate() {
         let (namespace, external) = (format!("liqo-tenant-{n}"), format!("10.{}.0.0/16", 50 + n));
         side.tenant(&namespace, id).await;
-        let config = json!({
-            "metadata": { "labels": { REPLICATED_FROM_LABEL: id } },
-            "spec": {
-                "clusterID": side.settings.cluster_id,
-                "podCIDR": pods,
-                "externalCIDR": external,
-                "endpointIP": "192.0.2.9",
-                "backendType": "wireguard",
-                "backend_config": {},
-            },
-        });
+        let config = config_of(side, id, pods, &external);
         side.put_in::<NetworkConfig>(&namespace, "theirs", config).await;
         let of_peer = json!({
             "localNATPodCIDR": "None",
@@ -52,8 +42,23 @@ pub async fn know_peers(side: &Side) {
         });
         subnets.insert(id.to_owned(), of_peer);
     }
-    let spec = json!({ "spec": { "clusterSubnets": subnets, "externalCIDR": "10.128.0.0/15" } });
+    let spec = json!({ "spec": { "clusterSubnets": subnets, "externalCIDR": own_external } });
     side.put::<IpamStorage>("liqo-networks", spec).await;
+}
+
+/// The NetworkConfig that a peer sends.
+pub fn config_of(side: &Side, peer: &str, pods: &str, external: &str) -> Value {
+    json!({
+        "metadata": { "labels": { REPLICATED_FROM_LABEL: peer } },
+        "spec": {
+            "clusterID": side.settings.cluster_id,
+            "podCIDR": pods,
+            "externalCIDR": external,
+            "endpointIP": "192.0.2.9",
+            "backendType": "wireguard",
+            "backend_config": {},
+        },
+    })
 }
 
 /// What a process has in memory, in MiB.

@@ -99,8 +99,10 @@ impl Ipam {
         pods: Cidr,
         external: Cidr,
     ) -> Result<Subnets, AskError> {
-        let answer = self.ask(move |state| state.reserve(&cluster, pods, external).cloned());
-        Ok(answer.await??)
+        let reserve = move |state: &mut State| {
+            state.reserve(&cluster, pods, external, Timestamp::now()).cloned()
+        };
+        Ok(self.ask(reserve).await??)
     }
 
     /// Notes what a peer calls this cluster's networks.

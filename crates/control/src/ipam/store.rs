@@ -250,3 +250,6 @@ impl Store {
 fn nothing_mapped(told: &Told) -> NatMappingSpec {
     NatMappingSpec { cluster_id: told.cluster().clone(), cluster_mappings: BTreeMap::new() }
 }
+
+#[cfg(test)]
+mod tests;

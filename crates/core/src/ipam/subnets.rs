@@ -132,8 +132,8 @@ impl Ipam {
     /// endpoint's.
     fn free(&mut self, cluster: &ClusterId, before: Vec<Name>, now: Timestamp) {
         for (name, of) in before {
-            let peers = self.clusters.values().flat_map(names_of);
-            if peers.into_iter().all(|(used, _)| used != name) {
+            let mut used = self.clusters.values().flat_map(names_of);
+            if used.all(|(used, _)| used != name) {
                 self.names.rest(cluster, name, of, now);
                 self.leave(name, now);
             }

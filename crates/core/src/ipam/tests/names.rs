@@ -59,7 +59,7 @@ fn a_peer_that_comes_again_has_its_names_at_once() {
         assert_eq!(again.our_name_for_pods(), first.our_name_for_pods());
         assert_eq!(again.our_name_for_external(), first.our_name_for_external());
         assert_eq!(reserve(ipam, "milan", NOW), [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
-        assert_eq!(ipam.next_to_wake().is_some(), true, "turin had others before");
+        assert!(ipam.next_to_wake().is_some(), "turin had others before");
         no_overlap(ipam);
     }
 }

@@ -9,7 +9,7 @@ use super::{
     NOW,
     disk::{Disk, Write, writes},
     id, peered,
-    world::{World, act, kind},
+    world::{World, act, kind, lead_to_nobody_who_is_gone},
 };
 use crate::translate::{first_host, overlap};
 
@@ -67,6 +67,8 @@ proptest! {
         let (ipam, now) = (&world.ipam, world.now);
         let mut again = disk.load_at(ipam.config.clone(), now);
         no_overlap(&again);
+        let resting: Vec<_> = again.names.all().map(|(_, name, _)| name).collect();
+        lead_to_nobody_who_is_gone(&again, &resting);
         let (wanted, found) = (answers(ipam), answers(&again));
         for (of, answer) in &known {
             if wanted.get(of) == Some(answer) {

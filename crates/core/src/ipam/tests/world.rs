@@ -38,6 +38,8 @@ pub(super) struct World {
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     Reserve(u8, Cidr, Cidr),
+    /// Also its answer is there.
+    Join(u8, Cidr, Cidr),
     LocalNames(u8, NatCidr, NatCidr),
     Release(u8),
     Map(u8, Ipv4Addr),
@@ -64,9 +66,10 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
     let endpoint = || (0_u8..24, 0_u8..3).prop_map(|(n, host)| Ipv4Addr::from([10, n, 0, host]));
     prop_oneof![
         4 => (peer.clone(), network(), network()).prop_map(|(p, a, b)| Act::Reserve(p, a, b)),
+        4 => (peer.clone(), network(), network()).prop_map(|(p, a, b)| Act::Join(p, a, b)),
         4 => (peer.clone(), name(), name()).prop_map(|(p, a, b)| Act::LocalNames(p, a, b)),
         2 => peer.clone().prop_map(Act::Release),
-        12 => (peer.clone(), endpoint()).prop_map(|(p, ip)| Act::Map(p, ip)),
+        24 => (peer.clone(), endpoint()).prop_map(|(p, ip)| Act::Map(p, ip)),
         4 => (peer, endpoint()).prop_map(|(p, ip)| Act::Unmap(p, ip)),
         2 => prop::collection::vec(network(), 0..3).prop_map(Act::Configure),
         1 => (0_usize..8).prop_map(Act::Wake),
@@ -103,15 +106,11 @@ impl World {
                 assert!(!is_theirs, "{peer} is called {name}; {other} was called {freed}");
             }
         }
-        for (of, _) in answers(&self.ipam) {
-            let is_in = |name: &Cidr| name.net().contains(&of.1);
-            let is_late = |(_, name, when): &(_, Cidr, Timestamp)| {
-                is_in(name) && self.now.duration_since(*when) < REST
-            };
-            let is_peers = after.iter().any(|(_, name)| is_in(name));
-            let is_nobodys = self.freed.iter().any(is_late) && !is_peers;
-            assert!(!is_nobodys, "{of:?} is mapped, and was of a peer that is gone");
-        }
+        let freed = self.freed.iter().filter(|(.., when)| self.now.duration_since(*when) < REST);
+        lead_to_nobody_who_is_gone(
+            &self.ipam,
+            &freed.map(|(_, name, _)| *name).collect::<Vec<_>>(),
+        );
     }
 
     fn ask(&mut self, act: &Act) {
@@ -127,6 +126,10 @@ impl World {
                     }
                     Err(_) => assert_eq!(*ipam, before, "exhaustion loses nothing"),
                 }
+            }
+            Act::Join(n, pods, external) => {
+                self.ask(&Act::Reserve(*n, *pods, *external));
+                let _ = self.ipam.set_local_names(&peer(*n), NatCidr::None, NatCidr::None);
             }
             Act::LocalNames(n, pods, external) => {
                 let _ = ipam.set_local_names(&peer(*n), kind.name(*pods), kind.name(*external));
@@ -170,6 +173,14 @@ impl World {
             names.extend(subnets.our_name_for_external().map(|name| (cluster.clone(), name)));
         }
         names
+    }
+}
+
+/// No endpoint is in a name that was freed, unless a peer has it.
+pub(super) fn lead_to_nobody_who_is_gone(ipam: &Ipam, freed: &[Cidr]) {
+    for (of, _) in answers(ipam) {
+        let is_freed = freed.iter().any(|name| name.net().contains(&of.1));
+        assert!(!is_freed || ipam.is_of_peer(of.1), "{of:?} is mapped, and of a peer that is gone");
     }
 }
 

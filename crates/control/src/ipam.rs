@@ -109,8 +109,10 @@ impl Ipam {
         pods: Cidr,
         external: Cidr,
     ) -> Result<Subnets, AskError> {
-        let answer = self.ask(move |state, _| state.reserve(&cluster, pods, external).cloned());
-        Ok(answer.await??)
+        let reserve = move |state: &mut State, now| {
+            state.reserve(&cluster, pods, external, now).cloned()
+        };
+        Ok(self.ask(reserve).await??)
     }
 
     /// Notes what a peer calls this cluster's networks.

@@ -4,6 +4,7 @@
 
 mod endpoints;
 mod external;
+mod names;
 mod parts;
 mod pool;
 mod subnets;
@@ -19,6 +20,7 @@ use tombolo_api::{
 
 use self::{
     external::{External, Rest},
+    names::RestingNames,
     pool::Taken,
 };
 pub use self::{
@@ -48,11 +50,10 @@ pub struct Config {
 pub struct Ipam {
     config: Config,
     clusters: BTreeMap<ClusterId, Subnets>,
+    /// What peers were called until a while ago.
+    names: RestingNames,
     external: External,
     changes: Changes,
-    /// Names that peers had when the state was stored last. No other peer gets one of them before
-    /// that has changed: a crash in between would leave both with it.
-    freed: Vec<(ClusterId, Cidr)>,
 }
 
 /// Why there is no answer.
@@ -115,14 +116,47 @@ pub enum IpamError {
     /// No network of that size is free.
     #[error(
         "no network of the size of {wanted} is free in {pools}: add one to \
-         spec.network.additionalPools of the ClusterConfig",
-        pools = list(.pools)
+         spec.network.additionalPools of the ClusterConfig{wait}",
+        pools = list(.pools),
+        wait = or_wait(*.resting, *.first)
     )]
     NoRoom {
         /// The network to remap.
         wanted: Cidr,
         /// Where it was looked for.
         pools: Vec<Cidr>,
+        /// How many names of peers that are gone will be free again.
+        resting: usize,
+        /// Seconds until the first of them is.
+        first: i64,
+    },
+    /// The peer has changed its networks over and over.
+    #[error(
+        "cluster {peer} has changed its networks too often: {resting} names that it had rest, the \
+         first for {first} s more"
+    )]
+    TooManyNames {
+        /// The peer.
+        peer: ClusterId,
+        /// How many of its names rest.
+        resting: usize,
+        /// Seconds until the first of them has.
+        first: i64,
+    },
+    /// The address is one of a peer that is gone, or is called otherwise now.
+    #[error(
+        "{ip} is nobody's any more: {name} was a network of cluster {peer}, and rests for {left} s \
+         more"
+    )]
+    PeerGone {
+        /// The address.
+        ip: IpAddr,
+        /// The network that it is in.
+        name: Cidr,
+        /// Who had it.
+        peer: ClusterId,
+        /// Seconds until another peer may have it.
+        left: i64,
     },
 }
 
@@ -146,22 +180,31 @@ impl Ipam {
             }
             _ => pool::choose_external(&config)?,
         };
+        let stored_pods = networks.and_then(|storage| storage.spec.pod_cidr);
+        let is_of_us = stored_pods.is_none_or(|pods| pods == config.pod_cidr)
+            && stored.is_none_or(|external| external == external_cidr);
         let mut ipam = Self {
             config,
             clusters: BTreeMap::new(),
+            names: RestingNames::default(),
             external: External::new(external_cidr),
             changes: Changes::default(),
-            freed: Vec::new(),
         };
+        for (part, spec) in parts::found(storages) {
+            if let Part::Networks(cluster) = part {
+                ipam.names.restore(&cluster, spec, now);
+            }
+        }
         for (cluster, subnets) in subnets {
-            ipam.restore_subnets(cluster, subnets);
+            ipam.restore_subnets(cluster, subnets, is_of_us, now);
         }
         ipam.restore_endpoints(storages, now);
         ipam.changes = ipam.differences(storages, mappings);
         Ok(ipam)
     }
 
-    /// What was stored about endpoints. Those of clusters that are gone begin to rest.
+    /// What was stored about endpoints. Those for clusters that are gone, and of those that are, begin
+    /// to rest.
     fn restore_endpoints(&mut self, storages: &[IpamStorage], now: Timestamp) {
         let parts = parts::found(storages);
         let latest = external::rested(now);
@@ -186,6 +229,8 @@ impl Ipam {
         for (ip, external, rest) in resting {
             self.external.restore_resting(ip, external, rest);
         }
+        let names: Vec<_> = self.names.all().map(|(_, name, _)| name).collect();
+        names.into_iter().for_each(|name| self.leave(name, now));
     }
 
     /// Other settings: they count for what is chosen from now on. A peer's network whose name is
@@ -247,7 +292,6 @@ impl Ipam {
     /// The objects that have to be written since the last time. They are written before anything
     /// else is asked for.
     pub fn take_changes(&mut self) -> Changes {
-        self.freed.clear();
         let mut changes = std::mem::take(&mut self.changes);
         changes.told.extend(changes.parts.iter().filter_map(Part::told));
         changes
@@ -278,15 +322,14 @@ impl Ipam {
     }
 
     /// Everything that a name for a network of this peer must not overlap.
-    fn taken(&self, for_peer: &ClusterId) -> Taken {
+    fn taken(&self, for_peer: &ClusterId, now: Timestamp) -> Taken {
         let own = [self.config.pod_cidr, self.config.service_cidr, self.external_cidr()];
         let mut taken = Taken::new(&own, &self.config.reserved);
         for (_, subnets) in self.clusters.iter().filter(|(cluster, _)| *cluster != for_peer) {
             taken.extend(subnets.our_name_for_pods());
             taken.extend(subnets.our_name_for_external());
         }
-        let freed = self.freed.iter().filter(|(cluster, _)| cluster != for_peer);
-        taken.extend(freed.map(|(_, name)| *name));
+        taken.rest(self.names.of_others(for_peer, now));
         taken
     }
 }
@@ -294,6 +337,15 @@ impl Ipam {
 fn list(cidrs: &[Cidr]) -> String {
     let texts: Vec<_> = cidrs.iter().map(Cidr::to_string).collect();
     texts.join(", ")
+}
+
+fn or_wait(names: usize, first: i64) -> String {
+    match names {
+        0 => String::new(),
+        _ => format!(
+            ", or wait: {names} names of peers that are gone rest, the first for {first} s more"
+        ),
+    }
 }
 
 #[cfg(test)]

@@ -97,10 +97,15 @@ impl<'a> Seen<'a> {
         })
     }
 
-    /// What the peer has said to this cluster's NetworkConfig.
+    /// What the peer has said to this cluster's NetworkConfig. What it has said to an earlier one, with
+    /// other networks, is nothing; a peer that does not say to which is taken at its word.
     pub fn answer(&self, peer: &ClusterId) -> Option<&'a NetworkConfigStatus> {
-        let status = self.sent_config(peer)?.status.as_ref()?;
-        status.processed.then_some(status)
+        let config = self.sent_config(peer)?;
+        let status = config.status.as_ref()?;
+        let is_of = |said: Option<Cidr>, sent: Cidr| said.is_none_or(|said| said == sent);
+        let is_to_it = is_of(status.pod_cidr, config.spec.pod_cidr)
+            && is_of(status.external_cidr, config.spec.external_cidr);
+        (status.processed && is_to_it).then_some(status)
     }
 
     /// Whether there is nothing left that the peer's names are needed for.
@@ -262,6 +267,8 @@ pub fn answer_to(config: &NetworkConfig, names: &Subnets) -> Option<NetworkConfi
         processed: true,
         pod_cidr_nat: Some(names.remote_nat_pod_cidr),
         external_cidr_nat: Some(names.remote_nat_external_cidr),
+        pod_cidr: Some(config.spec.pod_cidr),
+        external_cidr: Some(config.spec.external_cidr),
     };
     (config.status.as_ref() != Some(&status)).then_some(status)
 }

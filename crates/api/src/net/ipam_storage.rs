@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Cidr, ClusterId, NatCidr,
-    schema::{disjoint, is_canonical_ip, is_cluster_id, rule, same_size},
+    schema::{cidr, disjoint, is_canonical_ip, is_cluster_id, rule, same_size},
 };
 
 /// A part of what the address service remembers: it is spread over several objects.
@@ -82,6 +82,12 @@ pub struct IpamStorageSpec {
     #[schemars(schema_with = "resting")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resting: BTreeMap<IpAddr, Resting>,
+
+    /// What networks of the peer were called here until a while ago, by that name. No other peer's
+    /// network is called so yet.
+    #[schemars(schema_with = "resting_subnets")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resting_subnets: BTreeMap<Cidr, RestingSubnet>,
 
     /// Who writes all these objects.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,6 +166,16 @@ pub struct Resting {
     pub ip: IpAddr,
 
     /// Until when: packets to the last endpoint may still be under way.
+    pub until: Time,
+}
+
+/// Why a name is given to no other peer yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestingSubnet {
+    /// The network of the peer that had it last. It gets it back when it comes again.
+    pub of: Cidr,
+
+    /// Until when: packets to the peer may still be under way.
     pub until: Time,
 }
 
@@ -245,6 +261,35 @@ fn resting(_: &mut SchemaGenerator) -> Schema {
             &format!("self.all(given, {} && isIP(self[given].ip))", is_canonical_ip("given")),
             "every key must be an address in its usual form, such as 10.0.0.5 or 2001:db8::5, and \
              every ip an address",
+        )],
+    })
+}
+
+fn resting_subnets(generator: &mut SchemaGenerator) -> Schema {
+    let mut of = cidr(generator);
+    of.insert(
+        "description".to_owned(),
+        "The network of the peer that had it last. It gets it back when it comes again.".into(),
+    );
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {
+            "type": "object",
+            "required": ["of", "until"],
+            "properties": {
+                "of": of,
+                "until": {
+                    "description": "Until when: packets to the peer may still be under way.",
+                    "type": "string",
+                    "format": "date-time",
+                },
+            },
+        },
+        "maxProperties": 64,
+        "x-kubernetes-map-type": "atomic",
+        "x-kubernetes-validations": [rule(
+            "self.all(name, isCIDR(name) && cidr(name) == cidr(name).masked())",
+            "every key must be a network, such as 10.0.0.0/16 or fd00::/48",
         )],
     })
 }

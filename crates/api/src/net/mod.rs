@@ -9,7 +9,7 @@ mod tunnel_endpoint;
 pub use backend::{BACKEND_PORT, BACKEND_PUBLIC_KEY, BackendType};
 pub use ipam_storage::{
     ClusterMapping, ConfiguredCluster, EndpointMapping, IpamStorage, IpamStorageSpec, Resting,
-    Subnets, Writer,
+    RestingSubnet, Subnets, Writer,
 };
 pub use nat_mapping::{NatMapping, NatMappingSpec};
 pub use network_config::{NetworkConfig, NetworkConfigSpec, NetworkConfigStatus};

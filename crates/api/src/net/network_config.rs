@@ -113,4 +113,12 @@ pub struct NetworkConfigStatus {
     /// What the external network is called there: None, or the network it is remapped to.
     #[serde(rename = "externalCIDRNAT", skip_serializing_if = "Option::is_none")]
     pub external_cidr_nat: Option<NatCidr>,
+
+    /// The pods' network that this was said of. Where it is another one by now, this is no answer.
+    #[serde(rename = "podCIDR", skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<Cidr>,
+
+    /// The external network that this was said of.
+    #[serde(rename = "externalCIDR", skip_serializing_if = "Option::is_none")]
+    pub external_cidr: Option<Cidr>,
 }

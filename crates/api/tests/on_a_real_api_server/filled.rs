@@ -31,7 +31,7 @@ use tombolo_api::{
     net::{
         BackendType, ClusterMapping, ConfiguredCluster, Connection, ConnectionStatus,
         EndpointMapping, IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig,
-        NetworkConfigSpec, NetworkConfigStatus, Resting, Subnets, TunnelEndpoint,
+        NetworkConfigSpec, NetworkConfigStatus, Resting, RestingSubnet, Subnets, TunnelEndpoint,
         TunnelEndpointSpec, TunnelEndpointStatus, Writer,
     },
     offloading::{
@@ -163,6 +163,14 @@ pub fn ipam_storage() -> IpamStorage {
                 Resting { ip: read("10.0.0.7"), until: Time(read("2026-11-01T10:00:00Z")) },
             )]
             .into(),
+            resting_subnets: [(
+                read("10.204.0.0/16"),
+                RestingSubnet {
+                    of: read("10.200.0.0/16"),
+                    until: Time(read("2026-11-01T10:00:00Z")),
+                },
+            )]
+            .into(),
             writer: Some(Writer {
                 holder: "one".into(),
                 claims: 1,
@@ -205,6 +213,8 @@ pub fn network_config() -> NetworkConfig {
         processed: true,
         pod_cidr_nat: Some(read("None")),
         external_cidr_nat: Some(read("10.211.0.0/17")),
+        pod_cidr: Some(read("10.200.0.0/16")),
+        external_cidr: Some(read("10.201.0.0/17")),
     });
     object
 }

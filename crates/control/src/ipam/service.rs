@@ -265,11 +265,14 @@ fn refused(error: &IpamError) -> Status {
     let code = match error {
         IpamError::UnknownCluster(_)
         | IpamError::NotMapped { .. }
-        | IpamError::NotAPodThere { .. } => Code::NotFound,
+        | IpamError::NotAPodThere { .. }
+        | IpamError::PeerGone { .. } => Code::NotFound,
         IpamError::NameUnknown(_) => Code::Unavailable,
         IpamError::NotAnEndpoint { .. } | IpamError::WrongSize(_) => Code::InvalidArgument,
         IpamError::NotExternal(_) => Code::Internal,
-        IpamError::ExternalFull { .. } | IpamError::NoRoom { .. } => Code::ResourceExhausted,
+        IpamError::ExternalFull { .. }
+        | IpamError::NoRoom { .. }
+        | IpamError::TooManyNames { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
 }

@@ -307,3 +307,6 @@ fn gone(changed: &BTreeSet<Part>, state: &State) -> Vec<ClusterId> {
 fn nothing_mapped(told: &Told) -> NatMappingSpec {
     NatMappingSpec { cluster_id: told.cluster().clone(), cluster_mappings: BTreeMap::new() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,12 @@
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use tombolo_api::{Cidr, ClusterId, NatCidr, config::ClusterConfig, names, net::NetworkConfig};
+use tombolo_api::{
+    Cidr, ClusterId, NatCidr, config::ClusterConfig, ipam::MapRequest, names, net::NetworkConfig,
+};
 use tombolo_core::translate::overlap;
 use tombolo_testbed::eventually;
+use tonic::Code;
 
 use crate::side::{Side, cidr};
 
@@ -12,10 +15,10 @@ use crate::side::{Side, cidr};
 async fn networks_of_nodes_and_reserved_ones_are_no_names() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, _, service) = rome.serve().await;
-    let peers = std::sync::atomic::AtomicU32::new(0);
+    // The same one always: for another one it would rest.
+    let peer: ClusterId = "id-of-turin".parse().unwrap();
     let is_kept = async |wanted: &str| {
-        let n = peers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let peer: ClusterId = format!("peer-{n}").parse().unwrap();
+        let peer = peer.clone();
         let names = ipam.reserve(peer.clone(), cidr(wanted), cidr("10.21.0.0/16")).await.unwrap();
         ipam.release(peer).await.unwrap();
         names.remote_nat_pod_cidr == NatCidr::None
@@ -126,6 +129,41 @@ async fn peers_with_the_same_networks_get_names_that_never_collide() {
         assert!(taken[n + 1..].iter().all(|other| !overlap(*one, *other)), "{taken:?}");
     }
     controllers.ask();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_was_freed_is_no_other_peers_also_after_a_restart() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let [milan, turin, pisa] =
+        ["milan", "turin", "pisa"].map(|name| -> ClusterId { name.parse().unwrap() });
+    let (pods, external) = (cidr("10.40.0.0/16"), cidr("10.41.0.0/16"));
+    let (ipam, _, service) = rome.serve().await;
+    ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
+    ipam.set_local_names(turin.clone(), NatCidr::None, NatCidr::None).await.unwrap();
+    let names = ipam.reserve(milan.clone(), pods, external).await.unwrap();
+    assert_eq!(names.our_name_for_pods(), Some(pods));
+    service.ask();
+
+    let (ipam, mut client, service) = rome.serve().await;
+    let of_milan = MapRequest { cluster_id: turin.to_string(), ip: "10.40.7.7".into() };
+    client.map_endpoint_ip(of_milan.clone()).await.unwrap();
+    rome.told(1).await;
+    ipam.release(milan.clone()).await.unwrap();
+    rome.told(0).await;
+    service.ask();
+
+    let (ipam, mut client, service) = rome.serve().await;
+    let names = ipam.reserve(pisa, pods, external).await.unwrap();
+    assert!(!overlap(names.our_name_for_pods().unwrap(), pods), "{names:?}");
+    assert!(!overlap(names.our_name_for_external().unwrap(), external), "{names:?}");
+    let gone = client.map_endpoint_ip(of_milan.clone()).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound, "{gone}");
+    assert!(gone.message().contains("10.40.7.7"), "{gone}");
+    let names = ipam.reserve(milan, pods, external).await.unwrap();
+    assert_eq!(names.our_name_for_pods(), Some(pods), "its own it has at once");
+    client.map_endpoint_ip(of_milan).await.unwrap();
+    rome.told(1).await;
+    service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -65,6 +65,11 @@ async fn wrong_input_is_named() {
         // An IPv4 address may be written as an IPv6 one.
         alone(&mut client, call, TURIN, "::ffff:10.20.0.1").await.unwrap();
     }
+    for nowhere in ["169.254.169.254", "240.0.0.7", "224.0.0.1", "0.0.0.0", "127.0.0.1"] {
+        let said = alone(&mut client, Call::Map, TURIN, nowhere).await.unwrap_err();
+        assert_eq!(said.code(), invalid, "{said}");
+        assert!(said.message().contains(nowhere), "{said}");
+    }
     assert!(rome.mapped().await.is_empty(), "nothing of it was mapped");
     service.ask();
 }

@@ -1,15 +1,11 @@
 //! Endpoints that are reflected to other clusters, and the address that each has there.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
-    ops::Range,
-};
+use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 
 use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId};
 
-use super::{Ipam, IpamError};
+use super::{Ipam, IpamError, Part, names, pool};
 use crate::translate::{NamedNetwork, map_ip_to_network};
 
 impl Ipam {
@@ -24,10 +20,26 @@ impl Ipam {
     ) -> Result<IpAddr, IpamError> {
         self.networks(cluster)?.name_there(ip, |ip| {
             check_endpoint(ip, self.external_cidr())?;
-            let (external, changed) = self.external.map(cluster, ip, now)?;
-            self.changes.parts.extend(changed);
-            Ok(external)
+            self.check_peer(ip, now)?;
+            self.external.map(cluster, ip, now, &mut self.changes.parts)
         })
+    }
+
+    /// Whether an address is of no peer that has just gone: until its name has rested, whoever still
+    /// asks for one of its pods would get to another peer's later.
+    fn check_peer(&mut self, ip: IpAddr, now: Timestamp) -> Result<(), IpamError> {
+        let Some((peer, name, resting)) = self.names.around(ip) else { return Ok(()) };
+        if self.is_of_peer(ip) {
+            return Ok(());
+        }
+        let peer = peer.clone();
+        if resting.until.0 > now {
+            return Err(IpamError::PeerGone { ip, name, peer, left: names::left(resting, now) });
+        }
+        // What is given here is not taken back at the next start, as it were if that rested still.
+        self.names.end(&peer, name);
+        self.changes.parts.insert(Part::Networks(peer));
+        self.check_peer(ip, now)
     }
 
     /// The endpoint is no longer reflected to `cluster`.
@@ -35,14 +47,15 @@ impl Ipam {
         self.changes.parts.extend(self.external.unmap(cluster, ip, now));
     }
 
-    /// Addresses that have rested can be given again: at most so many.
+    /// Addresses that have rested can be given again: at most so many. So can names.
     pub fn wake(&mut self, now: Timestamp, most: usize) {
-        self.changes.parts.extend(self.external.wake(now, most));
+        self.external.wake(now, most, &mut self.changes.parts);
+        self.changes.parts.extend(self.names.wake(now));
     }
 
-    /// When the next address has rested, if one rests.
+    /// When the next address or name has rested, if one rests.
     pub fn next_to_wake(&self) -> Option<Timestamp> {
-        self.external.next_to_wake()
+        [self.external.next_to_wake(), self.names.next_to_wake()].into_iter().flatten().min()
     }
 
     /// The address that `ip`, as this cluster knows it, has for pods of `cluster`.
@@ -83,12 +96,8 @@ impl Ipam {
 }
 
 pub(super) fn check_endpoint(ip: IpAddr, external: Cidr) -> Result<(), IpamError> {
-    let why = if ip.is_unspecified() {
-        "it is unspecified"
-    } else if ip.is_loopback() {
-        "it is a loopback address"
-    } else if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
-        "it is a group of hosts"
+    let why = if let Some(why) = pool::special(ip) {
+        why
     } else if ip.is_ipv4() != external.net().network().is_ipv4() {
         "it is of another family than the external network"
     } else if external.net().contains(&ip) {

@@ -22,6 +22,9 @@ pub const REST: SignedDuration = SignedDuration::from_mins(3);
 /// those that are asked for together should be in the same.
 pub const PART_SIZE: u32 = 64;
 
+/// How many addresses that have rested are freed where none is free: each may be a write.
+const WOKEN_WHEN_FULL: usize = PART_SIZE as usize;
+
 /// Who has which address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct External {
@@ -30,8 +33,10 @@ pub(super) struct External {
     given: BTreeMap<u32, Given>,
     /// Positions, by the endpoint's own address.
     by_ip: BTreeMap<IpAddr, u32>,
-    /// Those that rest, by when they have rested.
+    /// Those that nobody has any more, by when they have rested.
     resting: BTreeSet<(Timestamp, u32)>,
+    /// Those that were asked for again before they had.
+    woken: BTreeSet<(Timestamp, u32)>,
     /// Position of the address given last: the next one is looked for after it.
     pub(super) last: u32,
     /// How many may be asked for before what has changed is written.
@@ -79,6 +84,7 @@ impl External {
             given: BTreeMap::new(),
             by_ip: BTreeMap::new(),
             resting: BTreeSet::new(),
+            woken: BTreeSet::new(),
             last: 0,
             expected: 0,
         }
@@ -95,33 +101,52 @@ impl External {
         self.network
     }
 
-    /// The address of an endpoint for a cluster, and the parts that this has changed.
+    /// The address of an endpoint for a cluster. Also where there is none, parts may have `changed`.
     pub(super) fn map(
         &mut self,
         cluster: &ClusterId,
         ip: IpAddr,
         now: Timestamp,
-    ) -> Result<(ExternalIp, Vec<Part>), IpamError> {
+        changed: &mut BTreeSet<Part>,
+    ) -> Result<ExternalIp, IpamError> {
         let position = match self.by_ip.get(&ip) {
             Some(position) => *position,
-            None => return self.give(cluster, ip, now),
+            None => return self.give(cluster, ip, now, changed),
         };
         let given = self.given.get_mut(&position).expect("both know the same");
-        let mut changed = Vec::new();
         if let Err(place) = given.clusters.binary_search(cluster) {
             given.clusters.insert(place, cluster.clone());
-            changed.push(Part::of(cluster, position));
-            if let Some(rest) = given.rest.take_if(|rest| rest.after == *cluster) {
-                self.resting.remove(&(rest.until, position));
+            changed.insert(Part::of(cluster, position));
+            let stays = given.rest.clone().filter(|rest| rest.after != *cluster);
+            if let Some(rest) = std::mem::replace(&mut given.rest, stays.clone()) {
+                self.forget(rest.until, position);
             }
+            self.woken.extend(stays.map(|rest| (rest.until, position)));
         }
-        Ok((self.address(position), changed))
+        Ok(self.address(position))
     }
 
     /// The endpoint is not reflected to a cluster any more: the parts that this has changed.
     pub(super) fn unmap(&mut self, cluster: &ClusterId, ip: IpAddr, now: Timestamp) -> Vec<Part> {
         let position = self.by_ip.get(&ip).copied();
         position.map(|position| self.leave(cluster, position, now)).unwrap_or_default()
+    }
+
+    /// The endpoints in a network, but for those that stay, are reflected to no cluster any more: the
+    /// parts that this has changed.
+    pub(super) fn unmap_within(
+        &mut self,
+        network: Cidr,
+        now: Timestamp,
+        stays: impl Fn(IpAddr) -> bool,
+    ) -> Vec<Part> {
+        let all = network.net().network()..=network.net().broadcast();
+        let left = self.by_ip.range(all).filter(|(ip, _)| !stays(**ip));
+        let left = left.flat_map(|(_, position)| {
+            self.given[position].clusters.iter().map(|cluster| (cluster.clone(), *position))
+        });
+        let left: Vec<_> = left.collect();
+        left.iter().flat_map(|(cluster, position)| self.leave(cluster, *position, now)).collect()
     }
 
     pub(super) fn get(&self, cluster: &ClusterId, ip: IpAddr) -> Option<ExternalIp> {
@@ -136,16 +161,22 @@ impl External {
         concerned.into_iter().flat_map(|position| self.leave(cluster, position, now)).collect()
     }
 
-    /// Forgets what has rested, at most so many, and says which parts that changes.
-    pub(super) fn wake(&mut self, now: Timestamp, most: usize) -> Vec<Part> {
-        let rested = self.resting.iter().take_while(|(until, _)| *until <= now);
-        let rested: Vec<_> = rested.take(most).map(|(_, position)| *position).collect();
-        rested.into_iter().filter_map(|position| self.end_rest(position)).collect()
+    /// Forgets what has rested, at most so many, and notes which parts that changes.
+    pub(super) fn wake(&mut self, now: Timestamp, most: usize, changed: &mut BTreeSet<Part>) {
+        let over = |all: &BTreeSet<(Timestamp, u32)>| {
+            let rested = all.iter().take_while(|(until, _)| *until <= now);
+            rested.take(most).map(|(_, position)| *position).collect::<Vec<_>>()
+        };
+        let rested = over(&self.resting).into_iter().chain(over(&self.woken)).take(most);
+        for position in rested.collect::<Vec<_>>() {
+            changed.extend(self.end_rest(position));
+        }
     }
 
     /// When the first one has rested.
     pub(super) fn next_to_wake(&self) -> Option<Timestamp> {
-        self.resting.first().map(|(until, _)| *until)
+        let first = [self.resting.first(), self.woken.first()];
+        first.into_iter().flatten().map(|(until, _)| *until).min()
     }
 
     /// Takes over that an endpoint has an address for these clusters, unless that can't be right.
@@ -173,11 +204,12 @@ impl External {
         if given.rest.as_ref().is_some_and(|known| known.until >= rest.until) {
             return;
         }
-        let until = rest.until;
+        let (until, is_used) = (rest.until, given.is_used());
         if let Some(before) = given.rest.replace(rest) {
-            self.resting.remove(&(before.until, position));
+            self.forget(before.until, position);
         }
-        self.resting.insert((until, position));
+        let resting = if is_used { &mut self.woken } else { &mut self.resting };
+        resting.insert((until, position));
         self.by_ip.insert(ip, position);
         self.last = self.last.max(position);
     }
@@ -208,18 +240,18 @@ impl External {
         cluster: &ClusterId,
         ip: IpAddr,
         now: Timestamp,
-    ) -> Result<(ExternalIp, Vec<Part>), IpamError> {
-        let mut changed = Vec::new();
+        changed: &mut BTreeSet<Part>,
+    ) -> Result<ExternalIp, IpamError> {
         if self.is_full() {
-            changed.extend(self.wake(now, usize::MAX));
+            self.wake(now, WOKEN_WHEN_FULL, changed);
         }
         let position = self.next_free().ok_or_else(|| self.full(now))?;
         self.last = position;
         self.expected = self.expected.saturating_sub(1);
         self.given.insert(position, Given { clusters: vec![cluster.clone()], ..Given::new(ip) });
         self.by_ip.insert(ip, position);
-        changed.push(Part::of(cluster, position));
-        Ok((self.address(position), changed))
+        changed.insert(Part::of(cluster, position));
+        Ok(self.address(position))
     }
 
     fn leave(&mut self, cluster: &ClusterId, position: u32, now: Timestamp) -> Vec<Part> {
@@ -231,7 +263,7 @@ impl External {
             let rest = Rest { until: rested(now), after: cluster.clone() };
             let until = rest.until;
             if let Some(before) = given.rest.replace(rest) {
-                self.resting.remove(&(before.until, position));
+                self.forget(before.until, position);
                 changed.push(Part::of(&before.after, position));
             }
             self.resting.insert((until, position));
@@ -242,12 +274,17 @@ impl External {
     fn end_rest(&mut self, position: u32) -> Option<Part> {
         let given = self.given.get_mut(&position)?;
         let rest = given.rest.take()?;
-        self.resting.remove(&(rest.until, position));
         if !given.is_used() {
             self.by_ip.remove(&given.ip);
             self.given.remove(&position);
         }
+        self.forget(rest.until, position);
         Some(Part::of(&rest.after, position))
+    }
+
+    fn forget(&mut self, until: Timestamp, position: u32) {
+        self.resting.remove(&(until, position));
+        self.woken.remove(&(until, position));
     }
 
     fn is_full(&self) -> bool {
@@ -269,12 +306,11 @@ impl External {
     }
 
     fn full(&self, now: Timestamp) -> IpamError {
-        let resting = self.given.values().filter(|given| !given.is_used());
-        let resting = resting.filter_map(|given| given.rest.as_ref()).map(|rest| rest.until);
+        let first = self.resting.first();
         IpamError::ExternalFull {
             network: self.network,
-            resting: resting.clone().count(),
-            first: resting.min().map_or(0, |until| until.duration_since(now).as_secs().max(0)),
+            resting: self.resting.len(),
+            first: first.map_or(0, |(until, _)| until.duration_since(now).as_secs().max(0)),
         }
     }
 

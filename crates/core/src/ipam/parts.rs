@@ -50,7 +50,7 @@ impl Changes {
 /// A part of what is known about one peer, in objects of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The networks of and for it: an IpamStorage.
+    /// The networks of and for it, and the names that they had until a while ago: an IpamStorage.
     Networks(ClusterId),
     /// Endpoints that are reflected to it, with neighbouring addresses: an IpamStorage. The number
     /// says which part of the external network.
@@ -211,8 +211,10 @@ impl Ipam {
         let mut spec = IpamStorageSpec::default();
         match part {
             Part::Networks(cluster) => {
-                let subnets = self.clusters.get(cluster)?.clone();
-                spec.cluster_subnets.insert(cluster.clone(), subnets);
+                let subnets = self.clusters.get_key_value(cluster);
+                let subnets = subnets.map(|(cluster, subnets)| (cluster.clone(), subnets.clone()));
+                spec.cluster_subnets.extend(subnets);
+                spec.resting_subnets = self.names.of(cluster);
             }
             Part::Endpoints(cluster, number) => {
                 for (external, given) in self.external.in_parts(*number..number.saturating_add(1)) {
@@ -244,7 +246,8 @@ impl Ipam {
         let found: BTreeMap<Part, &IpamStorageSpec> = found(storages).collect();
         let mut parts: BTreeSet<Part> = self.external.all().map(|(part, ..)| part).collect();
         let told = self.not_told(parts.iter().filter_map(Part::told).collect(), mappings);
-        parts.extend(self.clusters.keys().cloned().map(Part::Networks));
+        let peers = self.clusters.keys().chain(self.names.clusters());
+        parts.extend(peers.cloned().map(Part::Networks));
         parts.extend(found.keys().cloned());
         parts.retain(|part| {
             let is_empty = |spec: &IpamStorageSpec| *spec == IpamStorageSpec::default();

@@ -1,6 +1,6 @@
 //! Looking for a free network.
 
-use std::{net::IpAddr, ops::RangeInclusive};
+use std::{net::IpAddr, ops::RangeInclusive, sync::LazyLock};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tombolo_api::Cidr;
@@ -14,17 +14,24 @@ const PRIVATE: [&str; 4] = ["10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12", "fd
 /// What else is nobody's in the world: a peer that has it keeps it, but nothing is taken from it.
 const LOCAL: [&str; 3] = ["100.64.0.0/10", "198.18.0.0/15", "fc00::/7"];
 
-/// What no peer's network may be called by: the overlay between the nodes is in the last one, and
-/// hosts have uses of their own for the others.
-const SPECIAL: [&str; 7] = [
-    "0.0.0.0/8",
-    "127.0.0.0/8",
-    "169.254.0.0/16",
-    "224.0.0.0/4",
-    "240.0.0.0/4",
-    "fe80::/10",
-    "ff00::/8",
-];
+/// What no peer's network may be called by, and where no endpoint is that a peer may reach: hosts have
+/// uses of their own for it.
+static SPECIAL: LazyLock<[(Cidr, &str); 9]> = LazyLock::new(|| {
+    let link_local =
+        "it is link-local: on every node somebody else, such as a cloud's metadata service";
+    [
+        ("0.0.0.0/8", "it is unspecified"),
+        ("127.0.0.0/8", "it is a loopback address"),
+        ("169.254.0.0/16", link_local),
+        ("224.0.0.0/4", "it is a group of hosts"),
+        ("240.0.0.0/4", "it is of the overlay between the nodes, or nobody's"),
+        ("::/128", "it is unspecified"),
+        ("::1/128", "it is a loopback address"),
+        ("fe80::/10", link_local),
+        ("ff00::/8", "it is a group of hosts"),
+    ]
+    .map(|(text, why)| (text.parse().expect("a network"), why))
+});
 
 /// The size of an external network, and how small it may be where there is little room.
 const EXTERNAL_PREFIXES: RangeInclusive<u8> = 16..=24;
@@ -43,46 +50,78 @@ pub fn node_network(ip: IpAddr) -> Cidr {
     IpNet::try_into(net).expect("it is truncated")
 }
 
-/// Networks that are in use.
+/// What an address is, if it is one that hosts have uses of their own for.
+pub(super) fn special(ip: IpAddr) -> Option<&'static str> {
+    SPECIAL.iter().find(|(network, _)| network.net().contains(&ip)).map(|(_, why)| *why)
+}
+
+/// Networks that are in use, and names that nobody gets yet.
 #[derive(Clone, Debug)]
-pub(super) struct Taken(Vec<Cidr>);
+pub(super) struct Taken {
+    used: Vec<Cidr>,
+    /// Each with the seconds for which it still rests.
+    resting: Vec<(Cidr, i64)>,
+}
 
 impl Taken {
     pub(super) fn new(own: &[Cidr], reserved: &[Cidr]) -> Self {
-        Self(parse(&SPECIAL).chain(own.iter().copied()).chain(reserved.iter().copied()).collect())
+        let special = SPECIAL.iter().map(|(network, _)| network);
+        let used = special.chain(own).chain(reserved).copied().collect();
+        Self { used, resting: Vec::new() }
     }
 
     pub(super) fn extend(&mut self, cidrs: impl IntoIterator<Item = Cidr>) {
-        self.0.extend(cidrs);
+        self.used.extend(cidrs);
     }
 
-    /// The name that a network has already, if it is still free, else a new one.
+    /// These rest, each for so many seconds more.
+    pub(super) fn rest(&mut self, names: impl IntoIterator<Item = (Cidr, i64)>) {
+        self.resting.extend(names);
+    }
+
+    /// The name that a network has already, if nobody else uses it, else a new one: the network
+    /// itself, or one of those that it `had`, where they are free.
     pub(super) fn keep_or_choose(
         &self,
         name: Option<Cidr>,
+        had: &[Cidr],
         wanted: Cidr,
         pools: &[Cidr],
     ) -> Result<Cidr, IpamError> {
         match name {
-            Some(name) if self.overlapping(name).is_none() => Ok(name),
-            _ => self.choose(wanted, pools),
+            Some(name) if !self.used.iter().any(|used| overlap(*used, name)) => Ok(name),
+            _ => self.choose(had, wanted, pools),
         }
     }
 
-    /// `wanted` itself if it is free and in a pool, else the first free network of its size: no
-    /// peer gets to stand for a network of the world.
-    fn choose(&self, wanted: Cidr, pools: &[Cidr]) -> Result<Cidr, IpamError> {
+    /// `wanted` itself if it is free and in a pool, else one that it `had`, else the first free
+    /// network of its size: no peer gets to stand for a network of the world.
+    fn choose(&self, had: &[Cidr], wanted: Cidr, pools: &[Cidr]) -> Result<Cidr, IpamError> {
         let is_within = |pool: &Cidr| pool.net().contains(&wanted.net());
         let is_local = pools.iter().copied().chain(parse(&LOCAL)).any(|pool| is_within(&pool));
         if is_local && self.overlapping(wanted).is_none() {
             return Ok(wanted);
+        }
+        if let Some(name) = had.iter().find(|name| self.overlapping(**name).is_none()) {
+            return Ok(*name);
         }
         let same_family = |pool: &&Cidr| is_same_family(**pool, wanted);
         pools
             .iter()
             .filter(same_family)
             .find_map(|pool| self.first_free(*pool, wanted.net().prefix_len()))
-            .ok_or_else(|| IpamError::NoRoom { wanted, pools: pools.to_vec() })
+            .ok_or_else(|| self.no_room(wanted, pools))
+    }
+
+    fn no_room(&self, wanted: Cidr, pools: &[Cidr]) -> IpamError {
+        let resting = self.resting.iter().filter(|(name, _)| is_same_family(*name, wanted));
+        let resting = resting.map(|(_, left)| *left);
+        IpamError::NoRoom {
+            wanted,
+            pools: pools.to_vec(),
+            resting: resting.clone().count(),
+            first: resting.min().unwrap_or(0),
+        }
     }
 
     /// The first free network with a prefix of that length.
@@ -100,7 +139,8 @@ impl Taken {
     }
 
     fn overlapping(&self, cidr: Cidr) -> Option<Cidr> {
-        self.0.iter().copied().find(|taken| overlap(*taken, cidr))
+        let resting = self.resting.iter().map(|(name, _)| name);
+        self.used.iter().chain(resting).copied().find(|taken| overlap(*taken, cidr))
     }
 }
 
@@ -114,9 +154,9 @@ pub(super) fn choose_external(config: &Config) -> Result<Cidr, IpamError> {
         .clone()
         .flat_map(|prefix| pools.clone().map(move |pool| (*pool, prefix)))
         .find_map(|(pool, prefix)| taken.first_free(pool, prefix))
-        .ok_or_else(|| IpamError::NoRoom {
-            wanted: network(config.pod_cidr.net().network(), *prefixes.end()),
-            pools: config.pools.clone(),
+        .ok_or_else(|| {
+            let wanted = network(config.pod_cidr.net().network(), *prefixes.end());
+            taken.no_room(wanted, &config.pools)
         })
 }
 
@@ -167,45 +207,48 @@ mod tests {
     #[test]
     fn a_free_network_is_kept() {
         let taken = Taken::new(&[cidr("10.0.0.0/16")], &[]);
-        assert_eq!(taken.choose(cidr("10.1.0.0/16"), &pools(&[])), Ok(cidr("10.1.0.0/16")));
+        assert_eq!(taken.choose(&[], cidr("10.1.0.0/16"), &pools(&[])), Ok(cidr("10.1.0.0/16")));
     }
 
     #[test]
     fn the_search_steps_over_whatever_is_taken() {
         let taken =
             Taken::new(&[cidr("10.0.0.0/15"), cidr("10.2.128.0/17")], &[cidr("10.3.7.0/24")]);
-        assert_eq!(taken.choose(cidr("10.0.0.0/16"), &pools(&[])), Ok(cidr("10.4.0.0/16")));
-        assert_eq!(taken.choose(cidr("10.0.0.0/17"), &pools(&[])), Ok(cidr("10.2.0.0/17")));
+        assert_eq!(taken.choose(&[], cidr("10.0.0.0/16"), &pools(&[])), Ok(cidr("10.4.0.0/16")));
+        assert_eq!(taken.choose(&[], cidr("10.0.0.0/17"), &pools(&[])), Ok(cidr("10.2.0.0/17")));
     }
 
     #[test]
     fn the_next_pool_is_used_when_one_is_full() {
         let taken = Taken::new(&[cidr("10.0.0.0/8")], &[]);
-        assert_eq!(taken.choose(cidr("10.0.0.0/16"), &pools(&[])), Ok(cidr("192.168.0.0/16")));
-        assert_eq!(taken.choose(cidr("10.0.0.0/14"), &pools(&[])), Ok(cidr("172.16.0.0/14")));
-        let error = taken.choose(cidr("10.0.0.0/9"), &pools(&[])).unwrap_err();
+        assert_eq!(taken.choose(&[], cidr("10.0.0.0/16"), &pools(&[])), Ok(cidr("192.168.0.0/16")));
+        assert_eq!(taken.choose(&[], cidr("10.0.0.0/14"), &pools(&[])), Ok(cidr("172.16.0.0/14")));
+        let error = taken.choose(&[], cidr("10.0.0.0/9"), &pools(&[])).unwrap_err();
         assert!(error.to_string().contains("additionalPools"), "{error}");
         let more = pools(&[cidr("100.0.0.0/8")]);
-        assert_eq!(taken.choose(cidr("10.0.0.0/9"), &more), Ok(cidr("100.0.0.0/9")));
+        assert_eq!(taken.choose(&[], cidr("10.0.0.0/9"), &more), Ok(cidr("100.0.0.0/9")));
     }
 
     #[test]
     fn a_public_network_is_nobodys_name_unless_it_is_given() {
         let taken = Taken::new(&[], &[]);
         let public = cidr("8.8.8.0/24");
-        assert_eq!(taken.choose(public, &pools(&[])), Ok(cidr("10.0.0.0/24")));
-        assert_eq!(taken.choose(public, &pools(&[cidr("8.8.0.0/16")])), Ok(public));
-        assert_eq!(taken.choose(cidr("2001:db8::/64"), &pools(&[])), Ok(cidr("fd00::/64")));
-        assert_eq!(taken.choose(cidr("fd12::/64"), &pools(&[])), Ok(cidr("fd12::/64")));
-        assert_eq!(taken.choose(cidr("100.64.0.0/14"), &pools(&[])), Ok(cidr("100.64.0.0/14")));
+        assert_eq!(taken.choose(&[], public, &pools(&[])), Ok(cidr("10.0.0.0/24")));
+        assert_eq!(taken.choose(&[], public, &pools(&[cidr("8.8.0.0/16")])), Ok(public));
+        assert_eq!(taken.choose(&[], cidr("2001:db8::/64"), &pools(&[])), Ok(cidr("fd00::/64")));
+        assert_eq!(taken.choose(&[], cidr("fd12::/64"), &pools(&[])), Ok(cidr("fd12::/64")));
+        assert_eq!(
+            taken.choose(&[], cidr("100.64.0.0/14"), &pools(&[])),
+            Ok(cidr("100.64.0.0/14"))
+        );
     }
 
     #[test]
     fn the_overlay_is_never_used() {
         let taken = Taken::new(&[], &[]);
         let pools = pools(&[]);
-        assert_ne!(taken.choose(cidr("241.0.0.0/16"), &pools), Ok(cidr("241.0.0.0/16")));
-        assert_eq!(taken.choose(cidr("255.0.0.0/8"), &[cidr("240.0.0.0/4")]).ok(), None);
+        assert_ne!(taken.choose(&[], cidr("241.0.0.0/16"), &pools), Ok(cidr("241.0.0.0/16")));
+        assert_eq!(taken.choose(&[], cidr("255.0.0.0/8"), &[cidr("240.0.0.0/4")]).ok(), None);
     }
 
     #[test]

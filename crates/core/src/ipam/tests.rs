@@ -1,5 +1,8 @@
 mod disk;
+mod full;
+mod names;
 mod properties;
+mod world;
 
 use std::net::Ipv6Addr;
 
@@ -14,7 +17,8 @@ const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 #[test]
 fn a_peer_with_other_networks_keeps_them() {
     let mut ipam = new();
-    let subnets = ipam.reserve(&id("milan"), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
+    let subnets =
+        ipam.reserve(&id("milan"), cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     assert_eq!(subnets.remote_nat_pod_cidr, NatCidr::None);
     assert_eq!(subnets.remote_nat_external_cidr, NatCidr::None);
     assert_eq!(subnets.local_nat_pod_cidr, None, "it has not said");
@@ -26,7 +30,7 @@ fn peers_with_the_same_networks_get_names_of_their_own() {
     let mut names = Vec::new();
     for peer in ["milan", "turin", "genoa"] {
         let pods = ipam.config().pod_cidr;
-        let subnets = ipam.reserve(&id(peer), pods, ipam.external_cidr()).unwrap();
+        let subnets = ipam.reserve(&id(peer), pods, ipam.external_cidr(), NOW).unwrap();
         names.extend([
             subnets.our_name_for_pods().unwrap(),
             subnets.our_name_for_external().unwrap(),
@@ -39,7 +43,8 @@ fn peers_with_the_same_networks_get_names_of_their_own() {
 #[test]
 fn a_peer_whose_two_networks_would_share_a_name_does_not() {
     let mut ipam = new();
-    let subnets = ipam.reserve(&id("milan"), cidr("10.0.0.0/16"), cidr("10.2.0.0/16")).unwrap();
+    let subnets =
+        ipam.reserve(&id("milan"), cidr("10.0.0.0/16"), cidr("10.2.0.0/16"), NOW).unwrap();
     assert_eq!(subnets.our_name_for_pods(), Some(cidr("10.2.0.0/16")));
     assert_eq!(subnets.our_name_for_external(), Some(cidr("10.3.0.0/16")));
 }
@@ -48,11 +53,11 @@ fn a_peer_whose_two_networks_would_share_a_name_does_not() {
 fn the_same_networks_keep_their_names_and_others_get_new_ones() {
     let mut ipam = new();
     let (milan, pods, external) = (id("milan"), cidr("10.0.0.0/16"), cidr("10.1.0.0/16"));
-    let first = ipam.reserve(&milan, pods, external).unwrap().clone();
+    let first = ipam.reserve(&milan, pods, external, NOW).unwrap().clone();
     ipam.take_changes();
-    assert_eq!(ipam.reserve(&milan, pods, external), Ok(&first));
+    assert_eq!(ipam.reserve(&milan, pods, external, NOW), Ok(&first));
     assert!(ipam.take_changes().is_empty());
-    let other = ipam.reserve(&milan, cidr("10.30.0.0/16"), external).unwrap();
+    let other = ipam.reserve(&milan, cidr("10.30.0.0/16"), external, NOW).unwrap();
     assert_eq!(other.our_name_for_pods(), Some(cidr("10.30.0.0/16")));
 }
 
@@ -60,12 +65,12 @@ fn the_same_networks_keep_their_names_and_others_get_new_ones() {
 fn what_is_freed_can_be_had_again() {
     let mut ipam = new();
     let network = cidr("10.20.0.0/16");
-    ipam.reserve(&id("milan"), network, cidr("10.21.0.0/16")).unwrap();
-    let turin = ipam.reserve(&id("turin"), network, cidr("10.22.0.0/16")).unwrap();
+    ipam.reserve(&id("milan"), network, cidr("10.21.0.0/16"), NOW).unwrap();
+    let turin = ipam.reserve(&id("turin"), network, cidr("10.22.0.0/16"), NOW).unwrap();
     assert_ne!(turin.our_name_for_pods(), Some(network));
     ipam.release(&id("milan"), NOW);
     ipam.take_changes();
-    let genoa = ipam.reserve(&id("genoa"), network, cidr("10.23.0.0/16")).unwrap();
+    let genoa = ipam.reserve(&id("genoa"), network, cidr("10.23.0.0/16"), NOW + REST * 2).unwrap();
     assert_eq!(genoa.our_name_for_pods(), Some(network));
 }
 
@@ -173,7 +178,8 @@ fn what_rests_does_so_after_a_restart_and_is_forgotten_when_it_has() {
     ipam.release(&turin, NOW);
     disk.write(&mut ipam);
     let mut ipam = disk.load(ipam.config.clone());
-    assert_eq!(disk.storages.len(), 2, "the networks, and what rests: {:?}", disk.storages);
+    let kept: Vec<_> = disk.storages.keys().map(String::as_str).collect();
+    assert_eq!(kept, ["liqo-endpoints-turin-0", NETWORKS, "liqo-networks-turin"], "what rests");
     assert_eq!(disk.mappings.len(), 0);
     let until = ipam.next_to_wake().unwrap();
     ipam.wake(until, 100);
@@ -188,7 +194,7 @@ fn many_that_are_asked_for_together_are_in_one_part_and_what_that_leaves_out_is_
     let config = Config { external_prefix: Some(24), ..ipam.config().clone() };
     ipam.configure(config).unwrap();
     let milan = id("milan");
-    ipam.reserve(&milan, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
+    ipam.reserve(&milan, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     ipam.set_local_names(&milan, NatCidr::None, NatCidr::None).unwrap();
     let mut endpoints = (0..=255).map(endpoint);
     for _ in 0..4 {
@@ -221,12 +227,12 @@ fn a_peer_for_whose_other_networks_there_is_no_room_keeps_what_it_had() {
     let mapped = ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
     let before = ipam.clone();
     let too_large = cidr("10.0.0.0/7");
-    let error = ipam.reserve(&milan, too_large, cidr("10.1.0.0/16")).unwrap_err();
+    let error = ipam.reserve(&milan, too_large, cidr("10.1.0.0/16"), NOW).unwrap_err();
     assert!(error.to_string().contains("10.0.0.0/7"), "{error}");
-    let error = ipam.reserve(&milan, cidr("10.44.0.0/16"), too_large).unwrap_err();
+    let error = ipam.reserve(&milan, cidr("10.44.0.0/16"), too_large, NOW).unwrap_err();
     assert!(error.to_string().contains("additionalPools"), "{error}");
     assert_eq!(ipam, before);
-    ipam.reserve(&milan, cidr("10.44.0.0/16"), cidr("10.1.0.0/16")).unwrap();
+    ipam.reserve(&milan, cidr("10.44.0.0/16"), cidr("10.1.0.0/16"), NOW).unwrap();
     assert_eq!(ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW), Ok(mapped), "it is the same peer");
 }
 
@@ -237,7 +243,7 @@ fn a_name_that_is_reserved_later_is_changed_when_it_is_asked_for_again() {
     let networks = (cidr("10.20.0.0/16"), cidr("10.21.0.0/16"));
     let reserved = vec![cidr("10.20.7.0/24")];
     ipam.configure(Config { reserved, ..config() }).unwrap();
-    let subnets = ipam.reserve(&turin, networks.0, networks.1).unwrap().clone();
+    let subnets = ipam.reserve(&turin, networks.0, networks.1, NOW).unwrap().clone();
     assert!(!overlap(subnets.our_name_for_pods().unwrap(), cidr("10.20.7.0/24")));
     assert_eq!(subnets.our_name_for_external(), Some(networks.1));
     assert_eq!(subnets.local_nat_pod_cidr, Some(NatCidr::None), "what it calls us is the same");
@@ -252,7 +258,7 @@ fn the_external_network_has_the_size_that_was_asked_for_unless_it_is_in_use() {
     ipam.configure(told(12)).unwrap();
     assert_eq!(ipam.external_cidr(), cidr("10.16.0.0/12"));
     assert!(ipam.take_changes().networks);
-    ipam.reserve(&id("turin"), cidr("10.200.0.0/16"), cidr("10.201.0.0/16")).unwrap();
+    ipam.reserve(&id("turin"), cidr("10.200.0.0/16"), cidr("10.201.0.0/16"), NOW).unwrap();
     ipam.configure(told(20)).unwrap();
     assert_eq!(ipam.external_cidr(), cidr("10.16.0.0/12"), "turin knows it");
     let disk = Disk::of(&ipam);
@@ -263,13 +269,9 @@ fn the_external_network_has_the_size_that_was_asked_for_unless_it_is_in_use() {
 
 #[test]
 fn clusters_with_ipv6_have_an_external_network_of_ipv6() {
-    let config =
-        Config { pod_cidr: cidr("fd00:10::/56"), service_cidr: cidr("fd00:20::/112"), ..config() };
-    let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
+    let mut ipam = with_ipv6();
     assert_eq!(ipam.external_cidr(), cidr("fd00::/112"));
     let turin = id("turin");
-    ipam.reserve(&turin, cidr("fd00:10::/56"), cidr("fd00:30::/112")).unwrap();
-    ipam.set_local_names(&turin, "fd99::/56".parse().unwrap(), NatCidr::None).unwrap();
     let mut map = |text| ipam.map_endpoint(&turin, ip(text), NOW);
     assert_eq!(map("2001:db8::1"), Ok(ip("fd00::2")));
     assert_eq!(map("fd00:10::5"), Ok(ip("fd99::5")));
@@ -282,7 +284,7 @@ fn no_object_is_large_however_long_ids_are_and_however_many_clusters_there_are()
     let peers: Vec<_> = (10..40).map(|n| id(&format!("{n}{}", "x".repeat(61)))).collect();
     for (n, peer) in peers.iter().enumerate() {
         let external = cidr(&format!("10.{}.0.0/16", 150 + n));
-        ipam.reserve(peer, cidr("10.0.0.0/16"), external).unwrap();
+        ipam.reserve(peer, cidr("10.0.0.0/16"), external, NOW).unwrap();
         ipam.set_local_names(peer, NatCidr::None, NatCidr::None).unwrap();
         for n in 0..200_u8 {
             let long = IpAddr::from([198, 168, 100 + n / 100, 100 + n % 100]);
@@ -301,7 +303,7 @@ fn what_gateways_are_told_is_in_objects_of_some_size() {
         Config { pod_cidr: cidr("fd00:10::/56"), service_cidr: cidr("fd00:20::/112"), ..config() };
     let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
     let peer = id(&"x".repeat(63));
-    ipam.reserve(&peer, cidr("fd00:40::/56"), cidr("fd00:30::/112")).unwrap();
+    ipam.reserve(&peer, cidr("fd00:40::/56"), cidr("fd00:30::/112"), NOW).unwrap();
     ipam.set_local_names(&peer, NatCidr::None, NatCidr::None).unwrap();
     for n in 0..1024_u16 {
         let long = Ipv6Addr::new(0x2001, 0xdb8, 0x1111, 0x1111, 0x1111, 0x1111, 0x1111, 0x1000 + n);
@@ -320,10 +322,39 @@ fn size(spec: &impl serde::Serialize) -> usize {
 #[test]
 fn what_can_be_no_endpoint_is_refused() {
     let mut ipam = peered();
-    for bad in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "fd00::1", "10.1.0.7"] {
+    let wrong = ["fd00::1", "10.1.0.7", "0.0.0.0", "0.1.2.3", "127.0.0.1", "127.9.9.9"];
+    let nowhere = ["169.254.169.254", "224.0.0.1", "240.0.0.1", "241.7.7.7", "255.255.255.255"];
+    for bad in wrong.into_iter().chain(nowhere) {
         let error = ipam.map_endpoint(&id("turin"), ip(bad), NOW).unwrap_err();
+        assert!(matches!(error, IpamError::NotAnEndpoint { .. }), "{error}");
         assert!(error.to_string().starts_with(bad), "{error}");
     }
+    for good in ["192.168.7.7", "100.64.0.7", "8.8.8.8", "1.0.0.0", "223.255.255.255"] {
+        ipam.map_endpoint(&id("turin"), ip(good), NOW).unwrap();
+    }
+
+    let mut ipam = with_ipv6();
+    for bad in ["::", "::1", "fe80::1", "febf::1", "ff02::1", "192.0.2.1", "fd00::7"] {
+        let error = ipam.map_endpoint(&id("turin"), ip(bad), NOW).unwrap_err();
+        assert!(matches!(error, IpamError::NotAnEndpoint { .. }), "{error}");
+        assert!(error.to_string().starts_with(bad), "{error}");
+    }
+    for good in ["::2", "2001:db8::1", "fd12::1", "fec0::1"] {
+        ipam.map_endpoint(&id("turin"), ip(good), NOW).unwrap();
+    }
+}
+
+#[test]
+fn what_can_be_no_endpoint_is_not_taken_over_either() {
+    let mut ipam = peered();
+    ipam.map_endpoint(&id("turin"), ip("192.0.2.10"), NOW).unwrap();
+    let mut disk = Disk::of(&ipam);
+    let part = disk.storages.get_mut(&Part::Endpoints(id("turin"), 0).storage()).unwrap();
+    let mapping = part.spec.endpoint_mappings.remove(&ip("192.0.2.10")).unwrap();
+    part.spec.endpoint_mappings.insert(ip("169.254.169.254"), mapping);
+    let mut ipam = disk.load(config());
+    disk.write(&mut ipam);
+    assert_eq!(disk.mappings.len(), 0, "no gateway leads there");
 }
 
 #[test]
@@ -332,7 +363,7 @@ fn before_the_peer_has_said_what_it_calls_us_nothing_is_answered() {
     let milan = id("milan");
     let error = IpamError::UnknownCluster(milan.clone());
     assert_eq!(ipam.map_endpoint(&milan, ip("10.0.0.5"), NOW), Err(error));
-    ipam.reserve(&milan, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
+    ipam.reserve(&milan, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     let error = IpamError::NameUnknown(milan.clone());
     assert_eq!(ipam.map_endpoint(&milan, ip("10.0.0.5"), NOW), Err(error));
     assert_eq!(ipam.home_pod_ip(&milan, ip("10.20.0.5")), Ok(ip("10.20.0.5")));
@@ -403,16 +434,19 @@ fn networks_that_are_still_in_one_object_are_taken_over() {
 }
 
 #[test]
-fn a_name_goes_to_another_peer_only_when_it_is_stored_that_it_is_free() {
-    let mut ipam = peered();
-    let networks = (cidr("10.20.0.0/16"), cidr("10.21.0.0/16"));
-    ipam.release(&id("turin"), NOW);
-    let pisa = ipam.reserve(&id("pisa"), networks.0, networks.1).unwrap();
-    assert_ne!(pisa.our_name_for_pods(), Some(networks.0));
-    ipam.release(&id("pisa"), NOW);
-    ipam.take_changes();
-    let pisa = ipam.reserve(&id("pisa"), networks.0, networks.1).unwrap();
-    assert_eq!(pisa.our_name_for_pods(), Some(networks.0));
+fn what_a_peer_calls_other_networks_than_ours_is_forgotten() {
+    let disk = Disk::of(&peered());
+    let said = |config: Config| {
+        let ipam = disk.load(config);
+        let subnets = ipam.subnets(&id("turin")).unwrap();
+        (subnets.local_nat_pod_cidr, subnets.local_nat_external_cidr)
+    };
+    assert_eq!(said(config()), (Some(NatCidr::None), Some(NatCidr::None)));
+    let other_pods = Config { pod_cidr: cidr("10.60.0.0/16"), ..config() };
+    assert_eq!(said(other_pods), (None, None), "the same size, and another network");
+    // 10.1.0.0/16, which it said that of, is no external network any more.
+    let other_external = Config { service_cidr: cidr("10.1.0.0/16"), ..config() };
+    assert_eq!(said(other_external), (None, None));
 }
 
 /// Peered with turin, and with room for few endpoints.
@@ -420,8 +454,19 @@ fn small() -> Ipam {
     let config = Config { external_prefix: Some(28), ..config() };
     let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
     let turin = id("turin");
-    ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
+    ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();
+    ipam
+}
+
+/// Peered with turin, which has the same networks.
+fn with_ipv6() -> Ipam {
+    let config =
+        Config { pod_cidr: cidr("fd00:10::/56"), service_cidr: cidr("fd00:20::/112"), ..config() };
+    let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
+    let turin = id("turin");
+    ipam.reserve(&turin, cidr("fd00:10::/56"), cidr("fd00:30::/112"), NOW).unwrap();
+    ipam.set_local_names(&turin, "fd99::/56".parse().unwrap(), NatCidr::None).unwrap();
     ipam
 }
 
@@ -436,8 +481,8 @@ fn endpoint(n: u8) -> IpAddr {
 fn peered() -> Ipam {
     let mut ipam = new();
     let (milan, turin) = (id("milan"), id("turin"));
-    ipam.reserve(&milan, cidr("10.0.0.0/16"), cidr("10.1.0.0/16")).unwrap();
-    ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).unwrap();
+    ipam.reserve(&milan, cidr("10.0.0.0/16"), cidr("10.1.0.0/16"), NOW).unwrap();
+    ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     let (pods, external) = ("10.80.0.0/16".parse().unwrap(), "10.81.0.0/16".parse().unwrap());
     ipam.set_local_names(&milan, pods, external).unwrap();
     ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();

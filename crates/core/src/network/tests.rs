@@ -145,14 +145,39 @@ fn a_config_for_another_cluster_is_not_ours_to_answer() {
 }
 
 #[test]
+fn an_answer_to_other_networks_is_none() {
+    let mut scene = peered();
+    let sent = scene.configs[0].spec.clone();
+    let say = |scene: &mut Scene, pods: Option<&str>, external: Option<&str>| {
+        let status = scene.configs[0].status.as_mut().unwrap();
+        status.pod_cidr = pods.map(|text| text.parse().unwrap());
+        status.external_cidr = external.map(|text| text.parse().unwrap());
+    };
+    assert!(scene.seen().answer(&milan()).is_some(), "it does not say to which");
+    let (pods, external) = (sent.pod_cidr.to_string(), sent.external_cidr.to_string());
+    say(&mut scene, Some(&pods), Some(&external));
+    assert!(scene.seen().answer(&milan()).is_some());
+    for (pods, external) in [("10.99.0.0/16", external.as_str()), (&pods, "10.99.0.0/16")] {
+        say(&mut scene, Some(pods), Some(external));
+        assert_eq!(scene.seen().answer(&milan()), None);
+        let act = scene.seen().tunnel_endpoint(&rome(), &milan(), Some(&names()));
+        assert_eq!(act, Act::Nothing, "the tunnel waits for the new answer");
+    }
+}
+
+#[test]
 fn an_answer_is_given_once() {
     let mut config = peered().configs.remove(1);
     let answer = answer_to(&config, &names()).unwrap();
     assert!(answer.processed);
     assert_eq!(answer.pod_cidr_nat, Some("10.8.0.0/16".parse().unwrap()));
     assert_eq!(answer.external_cidr_nat, Some(NatCidr::None));
+    assert_eq!(answer.pod_cidr, Some(config.spec.pod_cidr), "it says to which network");
+    assert_eq!(answer.external_cidr, Some(config.spec.external_cidr));
     config.status = Some(answer);
     assert_eq!(answer_to(&config, &names()), None);
+    config.spec.pod_cidr = "10.99.0.0/16".parse().unwrap();
+    assert!(answer_to(&config, &names()).is_some(), "another network is answered again");
 }
 
 #[test]
@@ -278,6 +303,7 @@ fn peered() -> Scene {
         processed: true,
         pod_cidr_nat: Some("10.9.0.0/16".parse().unwrap()),
         external_cidr_nat: Some(NatCidr::None),
+        ..NetworkConfigStatus::default()
     });
     let mut theirs = ours.clone();
     theirs.metadata.name = Some("milan".into());

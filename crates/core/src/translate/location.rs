@@ -171,10 +171,9 @@ mod tests {
         #[test]
         fn an_endpoint_has_the_way_back_from_either_side(
             Peering { here, .. } in peering(),
-            endpoint: std::net::Ipv4Addr,
+            endpoint: IpAddr,
             host: u128,
         ) {
-            let endpoint = IpAddr::from(endpoint);
             prop_assume!(here.locate(endpoint) == Location::Elsewhere(endpoint));
             let external = ExternalIp(in_network(here.local_external.real(), host));
             let there = here.name_there(endpoint, |_| Ok::<_, NotInNetwork>(external)).unwrap();

@@ -163,11 +163,10 @@ proptest! {
     fn an_external_address_leads_where_its_mapping_says(
         Peering { here, there } in peering(),
         hosts: [u128; 2],
-        endpoint: u32,
+        endpoint: IpAddr,
     ) {
         let name = in_network(here.remote_external.name(), hosts[1]);
         prop_assume!(name != here.our_name_for_their_self().0);
-        let endpoint = IpAddr::from(endpoint.to_be_bytes());
         let caller = in_network(here.local_pods.real(), hosts[0]);
         let wire = Rewrites::of(&here).leave(Packet { source: caller, destination: name }).unwrap();
         let arrive = |mappings| Rewrites::of(&there).arrive(wire, &mappings);
@@ -182,12 +181,11 @@ proptest! {
         Peering { here, there } in peering(),
         hosts: [u128; 2],
         is_external: bool,
-        endpoint: u32,
+        endpoint: IpAddr,
     ) {
         let network = if is_external { here.remote_external } else { here.remote_pods };
         let destination = in_network(network.name(), hosts[1]);
         prop_assume!(destination != here.our_name_for_their_self().0);
-        let endpoint = IpAddr::from(endpoint.to_be_bytes());
         let mappings = if is_external {
             Mappings::from([(TranslatedIp(destination), endpoint)])
         } else {

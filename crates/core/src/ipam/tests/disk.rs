@@ -48,9 +48,13 @@ impl Disk {
     }
 
     pub(super) fn load(&self, config: Config) -> Ipam {
+        self.load_at(config, NOW)
+    }
+
+    pub(super) fn load_at(&self, config: Config, now: Timestamp) -> Ipam {
         let storages: Vec<_> = self.storages.values().cloned().collect();
         let mappings: Vec<_> = self.mappings.values().cloned().collect();
-        Ipam::load(config, &storages, &mappings, NOW).unwrap()
+        Ipam::load(config, &storages, &mappings, now).unwrap()
     }
 }
 

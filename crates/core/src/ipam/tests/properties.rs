@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, sample::Index};
-use tombolo_api::NatCidr;
 
 use super::{
     super::*,
-    NOW, config,
+    NOW,
     disk::{Disk, Write, writes},
-    id, new, peered,
+    id, peered,
+    world::{World, act, kind, lead_to_nobody_who_is_gone},
 };
 use crate::translate::{first_host, overlap};
 
@@ -18,19 +18,21 @@ proptest! {
 
     #[test]
     fn nothing_ever_overlaps_and_what_is_stored_is_what_is_known(
-        acts in prop::collection::vec(act(), 1..60)
+        kind in kind(),
+        acts in prop::collection::vec(act(), 1..80),
     ) {
-        let mut ipam = new();
-        let mut disk = Disk::of(&ipam);
-        ipam.take_changes();
+        let mut world = World::new(kind);
+        let mut disk = Disk::of(&world.ipam);
+        world.ipam.take_changes();
         for act in acts {
-            perform(&mut ipam, &act);
-            no_overlap(&ipam);
-            disk.write(&mut ipam);
-            let mut loaded = disk.load(ipam.config.clone());
+            world.perform(&act);
+            no_overlap(&world.ipam);
+            disk.write(&mut world.ipam);
+            let ipam = &world.ipam;
+            let mut loaded = disk.load_at(ipam.config.clone(), world.now);
             prop_assert!(loaded.take_changes().is_empty(), "{act:?} is not stored in full");
             loaded.external.last = ipam.external.last;
-            prop_assert_eq!(&loaded, &ipam);
+            prop_assert_eq!(&loaded, ipam);
         }
     }
 
@@ -39,30 +41,35 @@ proptest! {
     /// also where the gateways were not told yet.
     #[test]
     fn wherever_the_writes_end_what_was_answered_is_known_and_nothing_else(
-        acts in prop::collection::vec(act(), 1..40),
+        kind in kind(),
+        acts in prop::collection::vec(act(), 1..60),
         together in prop::collection::vec(act(), 1..4),
         order in prop::collection::vec(any::<Index>(), 16),
         cut: Index,
         is_told: bool,
     ) {
-        let mut ipam = new();
-        let mut disk = Disk::of(&ipam);
-        ipam.take_changes();
+        let mut world = World::new(kind);
+        let mut disk = Disk::of(&world.ipam);
+        world.ipam.take_changes();
         for act in acts {
-            perform(&mut ipam, &act);
+            world.perform(&act);
             let stored = |write: &Write| is_told || matches!(write, Write::Storage(..));
-            writes(&mut ipam).into_iter().filter(stored).for_each(|write| disk.perform(write));
+            let log = writes(&mut world.ipam).into_iter();
+            log.filter(stored).for_each(|write| disk.perform(write));
         }
-        let known = answers(&ipam);
-        let names = ipam.clusters.clone();
-        together.iter().for_each(|act| perform(&mut ipam, act));
-        let log = shuffled(writes(&mut ipam), &order);
+        let known = answers(&world.ipam);
+        let names = world.ipam.clusters.clone();
+        together.iter().for_each(|act| world.perform_now(act));
+        let log = shuffled(writes(&mut world.ipam), &order);
         let end = cut.index(log.len() + 1);
         log.into_iter().take(end).for_each(|write| disk.perform(write));
 
-        let mut again = disk.load(ipam.config.clone());
+        let (ipam, now) = (&world.ipam, world.now);
+        let mut again = disk.load_at(ipam.config.clone(), now);
         no_overlap(&again);
-        let (wanted, found) = (answers(&ipam), answers(&again));
+        let resting: Vec<_> = again.names.all().map(|(_, name, _)| name).collect();
+        lead_to_nobody_who_is_gone(&again, &resting);
+        let (wanted, found) = (answers(ipam), answers(&again));
         for (of, answer) in &known {
             if wanted.get(of) == Some(answer) {
                 prop_assert_eq!(found.get(of), Some(answer), "{:?} was answered", of);
@@ -78,7 +85,8 @@ proptest! {
             prop_assert!(is_right, "{cluster} has {subnets:?}");
         }
         disk.write(&mut again);
-        prop_assert!(disk.load(ipam.config.clone()).take_changes().is_empty(), "it is put right");
+        let mut right = disk.load_at(ipam.config.clone(), now);
+        prop_assert!(right.take_changes().is_empty(), "it is put right");
     }
 
     #[test]
@@ -131,73 +139,8 @@ proptest! {
     }
 }
 
-#[derive(Clone, Debug)]
-enum Act {
-    Reserve(u8, Cidr, Cidr),
-    LocalNames(u8, NatCidr, NatCidr),
-    Release(u8),
-    Map(u8, IpAddr),
-    Unmap(u8, IpAddr),
-    Configure(Vec<Cidr>),
-}
-
-fn act() -> impl Strategy<Value = Act> {
-    let peer = 0_u8..4;
-    let network = || {
-        (0_u8..24, 12_u8..=24).prop_map(|(n, prefix)| {
-            let net = ipnet::IpNet::new([10, n, 0, 0].into(), prefix).unwrap();
-            Cidr::try_from(net.trunc()).unwrap()
-        })
-    };
-    let name = || {
-        (0_u8..=24).prop_map(|n| match n {
-            24 => NatCidr::None,
-            n => format!("10.{n}.0.0/16").parse().unwrap(),
-        })
-    };
-    let endpoint = || (0_u8..24, 0_u8..3).prop_map(|(n, host)| IpAddr::from([10, n, 0, host]));
-    prop_oneof![
-        2 => (peer.clone(), network(), network()).prop_map(|(p, a, b)| Act::Reserve(p, a, b)),
-        2 => (peer.clone(), name(), name()).prop_map(|(p, a, b)| Act::LocalNames(p, a, b)),
-        1 => peer.clone().prop_map(Act::Release),
-        4 => (peer.clone(), endpoint()).prop_map(|(p, ip)| Act::Map(p, ip)),
-        2 => (peer, endpoint()).prop_map(|(p, ip)| Act::Unmap(p, ip)),
-        1 => prop::collection::vec(network(), 0..3).prop_map(Act::Configure),
-    ]
-}
-
-fn perform(ipam: &mut Ipam, act: &Act) {
-    match act {
-        Act::Reserve(n, pods, external) => {
-            let before = ipam.clone();
-            match ipam.reserve(&peer(*n), *pods, *external) {
-                Ok(subnets) => assert_eq!(subnets.remote_pod_cidr, Some(*pods)),
-                Err(_) => assert_eq!(*ipam, before, "exhaustion loses nothing"),
-            }
-        }
-        Act::LocalNames(n, pods, external) => {
-            let _ = ipam.set_local_names(&peer(*n), *pods, *external);
-        }
-        Act::Release(n) => ipam.release(&peer(*n), NOW),
-        Act::Map(n, ip) => {
-            if let Ok(name) = ipam.map_endpoint(&peer(*n), *ip, NOW) {
-                assert_eq!(ipam.remote_pod_ip(&peer(*n), *ip), Ok(name));
-            }
-        }
-        Act::Unmap(n, ip) => ipam.unmap_endpoint(&peer(*n), *ip, NOW),
-        Act::Configure(reserved) => {
-            ipam.configure(Config { reserved: reserved.clone(), ..config() }).unwrap();
-            // As the controller does for every peer that there is.
-            for (cluster, subnets) in ipam.clusters.clone() {
-                let (pods, external) = (subnets.remote_pod_cidr, subnets.remote_external_cidr);
-                let _ = ipam.reserve(&cluster, pods.unwrap(), external.unwrap());
-            }
-        }
-    }
-}
-
 /// The addresses given for each cluster.
-fn answers(ipam: &Ipam) -> BTreeMap<(ClusterId, IpAddr), IpAddr> {
+pub(super) fn answers(ipam: &Ipam) -> BTreeMap<(ClusterId, IpAddr), IpAddr> {
     let mut answers = BTreeMap::new();
     for (part, _, given) in ipam.external.all() {
         if let Some(address) = ipam.external.get(part.cluster(), given.ip) {
@@ -233,8 +176,4 @@ pub(super) fn no_overlap(ipam: &Ipam) {
         assert!(ipam.external_cidr().net().contains(&address));
         assert_ne!(address, first_host(ipam.external_cidr()));
     }
-}
-
-fn peer(n: u8) -> ClusterId {
-    id(&format!("peer-{n}"))
 }

@@ -157,7 +157,7 @@ pub fn listed(
             return Sighting::LeftAlone;
         }
         pin_anew(&mut again, entry, PinnedBy::Dns, listed.fingerprint);
-    } else if says_already(entry, &again, now) {
+    } else if is_found_in(entry, domain) && says_already(entry, &again, now) {
         return Sighting::Unchanged;
     }
     Sighting::Again(Box::new(owned(again, listed, domain)))
@@ -218,7 +218,7 @@ pub fn is_introduced(listed: &Listed, domain: &SearchDomain, known: &[ForeignClu
         id_of(entry) == Some(&cluster.cluster_id)
             && entry.spec.fingerprint.is_some()
             && !is_of(entry, listed, domain)
-            && may_be_taken(entry, domain)
+            && gives_way(entry, DiscoveryType::Wan)
     };
     listed.fingerprint.is_some() || !known.iter().any(waits)
 }

@@ -179,6 +179,8 @@ fn who_has_to_show_a_certificate_is_asked_for_it() {
         (&milan, pinned(entry("there", "LAN", Some("turin-id"))), true),
         (&milan, pinned(entry("there", "Manual", Some("milan-id"))), true),
         (&milan, pinned(made(&milan)), true),
+        // Of a domain that may not be there any more.
+        (&milan, pinned(entry("there", "WAN", Some("milan-id"))), false),
         (&named, pinned(entry("there", "LAN", Some("milan-id"))), true),
     ] {
         let known = [there];

@@ -6,8 +6,8 @@ use hickory_proto::{op::Message, rr::Record};
 use libfuzzer_sys::fuzz_target;
 use tombolo_api::{config::DiscoveryConfig, discovery::SearchDomain};
 use tombolo_core::discovery::{
-    Found, Listed, MOST_LISTED, Search, Service, Sighting, is_found_in, is_introduced, listed,
-    names, next_search, superseded,
+    Found, Listed, MOST_LISTED, Search, Searcher, Service, Sighting, is_found_in, is_introduced,
+    listed, names, next_search, superseded,
 };
 use tombolo_fuzz::{is_identity, is_valid_entry};
 
@@ -41,26 +41,29 @@ fuzz_target!(|packet: &[u8]| {
 });
 
 fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
-    assert!((1..=0x7fff_ffff).contains(&cluster.ttl));
+    assert!((1..=604_800).contains(&cluster.ttl));
     let longest = records.iter().map(|record| record.ttl).max().unwrap_or(0);
     assert!(cluster.ttl <= longest.max(1), "it holds for longer than any record");
     if let Some(identity) = &cluster.cluster {
         is_identity(identity);
     }
     let us = "us".parse().expect("an id");
+    let domains = ["company".to_owned()].into();
+    let searcher = Searcher { us: &us, domain, domains: &domains, autojoin: false };
     let now = jiff::Timestamp::UNIX_EPOCH;
     if cluster.cluster.as_ref().is_some_and(|identity| identity.cluster_id == us) {
-        assert_eq!(listed(cluster, domain, &[], &us, false, now), Sighting::LeftAlone);
+        assert_eq!(listed(cluster, &searcher, &[], now), Sighting::LeftAlone);
         return;
     }
-    let Sighting::New(entry) = listed(cluster, domain, &[], &us, false, now) else {
+    let Sighting::New(entry) = listed(cluster, &searcher, &[], now) else {
         panic!("a cluster that nobody knew is new");
     };
     is_valid_entry(&entry);
     assert!(!entry.spec.join && is_found_in(&entry, domain));
     let known = [*entry];
     let later = now + jiff::SignedDuration::from_secs(cluster.ttl.into());
-    let Sighting::Again(again) = listed(cluster, domain, &known, &us, true, later) else {
+    let searcher = Searcher { autojoin: true, ..searcher };
+    let Sighting::Again(again) = listed(cluster, &searcher, &known, later) else {
         panic!("the same cluster is seen again");
     };
     is_valid_entry(&again);
@@ -74,7 +77,7 @@ fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
     let name = other.metadata.name.clone();
-    let Sighting::New(second) = listed(cluster, domain, &[other], &us, false, now) else {
+    let Sighting::New(second) = listed(cluster, &searcher, &[other], now) else {
         panic!("a namesake is another cluster");
     };
     is_valid_entry(&second);

@@ -39,7 +39,7 @@ pub use dns::Servers;
 use domains::Domains;
 use entries::Entries;
 use interfaces::Interfaces;
-use mdns::{Heard, Mdns, is_busy};
+use mdns::{Heard, Mdns, News as MdnsNews, is_busy};
 
 const HEALTH_PORT: u16 = 10281;
 /// Clusters that are asked at the same time whether they are still there.
@@ -75,7 +75,9 @@ pub async fn serve(
     let service = Watched::new(services, named(AUTH_SERVICE));
     let domains = Domains::start(client.clone(), servers);
     let entries = Entries::start(client, settings.cluster_id.clone());
-    shutdown.or(async { tokio::join!(config.filled(), service.filled(), entries.known()) }).await;
+    let known =
+        async { tokio::join!(config.filled(), service.filled(), entries.known(), domains.known()) };
+    shutdown.or(known).await;
 
     let mut discovery = Discovery {
         settings,
@@ -134,6 +136,7 @@ struct Discovery {
 impl Discovery {
     async fn run(&mut self) -> anyhow::Result<()> {
         let (mut configs, mut services) = (self.config.changes(), self.service.changes());
+        let mut entries = self.entries.changes();
         self.follow(true).await?;
         loop {
             let again = self.again;
@@ -152,7 +155,11 @@ impl Discovery {
                 () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
                     self.follow(true).await?;
                 }
-                news = self.mdns.hear() => self.note(news).await,
+                news = self.mdns.hear() => {
+                    self.note(news.context("listen to the local network")?).await;
+                }
+                // There may be no peering any more that has kept one.
+                Ok(()) = entries.changed() => self.next = self.next.min(Instant::now() + RETRY),
                 (domain, search) = self.domains.search(&self.entries) => {
                     let config = self.settings();
                     self.domains.note(&domain, &search, &self.entries, &config).await;
@@ -222,8 +229,7 @@ impl Discovery {
         }
         // Without a search no goodbye is heard.
         if begins || !config.enabled {
-            self.neighbours.clear();
-            metrics::announced(0);
+            self.forget();
         }
         if !config.autojoin {
             self.decided.clear();
@@ -234,10 +240,20 @@ impl Discovery {
         Ok(())
     }
 
-    async fn note(&mut self, news: BTreeMap<String, Heard>) {
+    /// Whoever was there may go unheard.
+    fn forget(&mut self) {
+        self.neighbours.clear();
+        metrics::announced(0);
+    }
+
+    async fn note(&mut self, news: MdnsNews) {
         let now = Timestamp::now();
+        if news.missed {
+            self.forget();
+            self.watching = now;
+        }
         let mut seen = BTreeSet::new();
-        for (name, heard) in news {
+        for (name, heard) in news.heard {
             match heard {
                 Heard::Announcement(it) if it.cluster.cluster_id == self.settings.cluster_id => {}
                 Heard::Announcement(it) => {
@@ -326,8 +342,8 @@ impl Discovery {
         }
         let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
         let here = Here { us, networks, config: &config };
-        let entries = &self.entries;
-        let expiry = entries.collect_lan(&self.neighbours, &here, self.watching, now).await;
+        let (entries, domains, since) = (&self.entries, self.domains.uids(), self.watching);
+        let expiry = entries.collect_lan(&self.neighbours, &here, &domains, since, now).await;
         self.next = self.announce;
         if let Some(expiry) = expiry {
             self.next = self.next.min(Instant::now() + until(expiry, now).max(PAUSE));

@@ -8,6 +8,7 @@ mod ending;
 mod forgotten;
 mod incoming;
 mod kept;
+mod manual;
 mod own_key;
 mod pace;
 mod stored;
@@ -49,7 +50,7 @@ use crate::{
 };
 use pace::Pace;
 
-const MANAGER: &str = "liqo-control/foreign_cluster";
+pub(crate) const MANAGER: &str = "liqo-control/foreign_cluster";
 
 /// A refusal may be over when somebody over there has changed something.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -169,6 +170,7 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
             .map_err(failed(format!("delete ForeignCluster {}", entry.name_any())))?;
         return Ok(Again::WhenAsked);
     }
+    let entry = &*manual::labelled(&clusters, entry).await?;
     let status = entry.status.as_ref();
     let is_known = status.is_some_and(|status| status.tenant_namespace.is_some());
     // What was written just now may not be seen yet: also who is kept already may have been met.

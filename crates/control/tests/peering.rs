@@ -10,7 +10,10 @@ use kube::{
 };
 use serde_json::json;
 use tombolo_api::{
-    config::ClusterConfig, discovery::ResourceRequest, names::NAMESPACE, sharing::ResourceOffer,
+    config::ClusterConfig,
+    discovery::{ForeignCluster, ResourceRequest},
+    names::NAMESPACE,
+    sharing::ResourceOffer,
 };
 use tombolo_control::{context::Context, health, offer, peering, replicator};
 use tombolo_runtime::shutdown::Shutdown;
@@ -39,6 +42,14 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     milan.says("rome", "OutgoingPeering", "NotWanted").await;
     let offer = rome.get_in::<ResourceOffer>("liqo-tenant-milan", "milan").await.expect("an offer");
     assert_eq!(offer.spec.resource_quota.hard["cpu"].0, "600m", "30 % of two cores");
+    refers_to_what_is_there(&rome, "milan").await;
+    refers_to_what_is_there(&milan, "rome").await;
+
+    // Milan shares more.
+    let more = json!({ "sharing": { "sharePercentage": 40 } });
+    milan.put::<ClusterConfig>("cluster", json!({ "spec": more })).await;
+    let is_more = |offer: &ResourceOffer| offer.spec.resource_quota.hard["cpu"].0 == "800m";
+    rome.until_in("liqo-tenant-milan", "milan", is_more).await;
 
     // Somebody deletes the copy of the request: it comes again, and so does the offer.
     let copy = milan.get_in::<ResourceRequest>("liqo-tenant-rome", "rome").await.expect("the copy");
@@ -91,6 +102,19 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     rome.says("milan", "OutgoingPeering", "Established").await;
     at_rome.ask();
     at_milan.ask();
+}
+
+/// The requests that the status of a ForeignCluster names are there.
+async fn refers_to_what_is_there(side: &Side, peer: &str) {
+    let entry = side.get::<ForeignCluster>(peer).await.expect("the ForeignCluster");
+    let status = entry.status.expect("a status");
+    let requests = [status.outgoing, status.incoming].into_iter().flatten();
+    let requests: Vec<_> = requests.filter_map(|peering| peering.peering_request).collect();
+    assert_eq!(requests.len(), 1, "there is a peering in one direction");
+    for it in requests {
+        let there = side.get_in::<ResourceRequest>(&it.namespace, &it.name).await;
+        assert!(there.is_some(), "{it:?}");
+    }
 }
 
 /// However many controllers look at a kind, it is watched once.

@@ -1,6 +1,9 @@
 //! The SearchDomains: each is searched again and again, beside everything else.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -59,6 +62,16 @@ impl Domains {
         Self { api, watched, changes, servers, searched, searches: JoinSet::new() }
     }
 
+    /// Waits until they are known.
+    pub async fn known(&self) {
+        self.watched.filled().await;
+    }
+
+    /// UIDs of all that there are.
+    pub fn uids(&self) -> BTreeSet<String> {
+        self.watched.all().iter().filter_map(|domain| domain.uid()).collect()
+    }
+
     /// Searches whatever it is time for, and waits for the next search that is over. Nothing is
     /// lost if that is waited for no longer.
     pub async fn search(&mut self, entries: &Entries) -> (SearchDomain, Search) {
@@ -97,9 +110,9 @@ impl Domains {
         entries: &Entries,
         config: &DiscoveryConfig,
     ) {
-        let (mut names, known) = (Vec::new(), entries.all());
+        let (mut names, known, all) = (Vec::new(), entries.all(), self.uids());
         for cluster in search.answer.iter().flat_map(|found| &found.clusters) {
-            names.extend(entries.listed(cluster, domain, &known, config).await);
+            names.extend(entries.listed(cluster, domain, &all, &known, config).await);
         }
         let now = Timestamp::now();
         let key = key(domain);
@@ -176,7 +189,7 @@ fn key(domain: &SearchDomain) -> Key {
     (domain.uid().unwrap_or_default(), domain.spec.domain.clone())
 }
 
-/// Asks those who they are of whom nobody has said it.
+/// Asks those who they are of whom nobody has said it, or who have to show their certificate.
 async fn introduce(
     clusters: Vec<Listed>,
     domain: &SearchDomain,
@@ -188,11 +201,8 @@ async fn introduce(
         }
         match AuthService::new(&cluster.auth_url, cluster.fingerprint).info().await {
             Ok((info, shown)) => {
-                cluster.shown = Some(shown);
-                cluster.cluster = Some(ClusterIdentity {
-                    cluster_id: info.cluster_id,
-                    cluster_name: info.cluster_name,
-                });
+                let (cluster_id, cluster_name) = (info.cluster_id, info.cluster_name);
+                cluster.introduce(ClusterIdentity { cluster_id, cluster_name }, shown);
             }
             // Its entry will say so.
             Err(error) => debug!(record = cluster.record, "{error}"),

@@ -1,15 +1,23 @@
 //! The ForeignClusters, as discovery sees and changes them.
 
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams, PostParams},
     runtime::watcher,
 };
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tombolo_api::{
     ClusterId, Fingerprint,
     config::DiscoveryConfig,
@@ -17,8 +25,8 @@ use tombolo_api::{
     names::PINNED_ANNOTATION,
 };
 use tombolo_core::discovery::{
-    Here, Listed, Neighbour, Neighbours, Sighting, entry_seen, expires_at, is_found_in, kind,
-    listed, superseded,
+    Here, Listed, MOST_FOUND, Neighbour, Neighbours, Searcher, Sighting, Sightings, entry_listed,
+    entry_seen, is_found_in, is_orphan, is_undecided, kind, listed, may_be_joined, superseded,
 };
 use tombolo_runtime::{
     metrics::{self, Step},
@@ -27,7 +35,13 @@ use tombolo_runtime::{
 };
 use tracing::{info, warn};
 
+use crate::foreign_cluster;
+
 pub(super) const MANAGER: &str = "liqo-discovery";
+/// Those who make entries: what they have set nobody has asked for.
+const MAKERS: [&str; 2] = [MANAGER, foreign_cluster::MANAGER];
+/// When to try again to delete what could not be deleted.
+const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
 /// Entries that are written or deleted at the same time.
 const AT_ONCE: usize = 16;
@@ -36,6 +50,11 @@ pub(super) struct Entries {
     api: Api<ForeignCluster>,
     known: Watched<ForeignCluster>,
     us: ClusterId,
+    sightings: Mutex<Sightings>,
+    /// Entries with which somebody wants a peering, by UID, and the versions that say so.
+    wanted: Mutex<BTreeMap<String, Option<String>>>,
+    /// Whether it has been said that there are too many.
+    is_full: AtomicBool,
 }
 
 impl Entries {
@@ -43,7 +62,19 @@ impl Entries {
     pub fn start(client: Client, us: ClusterId) -> Self {
         let api = Api::<ForeignCluster>::all(client);
         let known = Watched::new(api.clone(), watcher::Config::default());
-        Self { api, known, us }
+        Self {
+            api,
+            known,
+            us,
+            sightings: Mutex::default(),
+            wanted: Mutex::default(),
+            is_full: AtomicBool::new(false),
+        }
+    }
+
+    /// Told of whenever one has changed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.known.changes()
     }
 
     /// Waits until they are known.
@@ -61,6 +92,10 @@ impl Entries {
         let sightings: Vec<(String, Sighting)> = neighbours
             .map(|(name, neighbour)| {
                 let sighting = neighbour.sighting(&known, here, now);
+                if let Some(entry) = entry_seen(&neighbour.announcement, &known, here) {
+                    let ttl = neighbour.announcement.ttl;
+                    lock(&self.sightings).note(entry, neighbour.seen, ttl);
+                }
                 if let Sighting::New(entry) = &sighting {
                     // So that two of one name do not become one.
                     known.push(Arc::new((**entry).clone()));
@@ -90,7 +125,8 @@ impl Entries {
             .filter_map(|entry| Some((entry.name_any(), entry.uid()?)))
             .filter(|(_, uid)| !decided.contains(uid))
             .collect();
-        let decide = async |(name, uid): (String, String)| match self.decide(&name, here).await {
+        let joins = |entry: &ForeignCluster| here.joins(entry, &MAKERS);
+        let decide = async |(name, uid): (String, String)| match self.decide(&name, joins).await {
             Ok(is_decided) => is_decided.then_some(uid),
             Err(error) => {
                 warn!(cluster = name, "join the cluster: {error}");
@@ -106,6 +142,7 @@ impl Entries {
         &self,
         cluster: &Listed,
         domain: &SearchDomain,
+        domains: &BTreeSet<String>,
         known: &[ForeignCluster],
         config: &DiscoveryConfig,
     ) -> Option<String> {
@@ -115,19 +152,41 @@ impl Entries {
             self.delete(entry).await;
         }
         let autojoin = domain.spec.autojoin.unwrap_or(config.autojoin);
-        let now = Timestamp::now();
-        match self.write(listed(cluster, domain, known, &self.us, autojoin, now)).await {
+        let (searcher, now) =
+            (Searcher { us: &self.us, domain, domains, autojoin }, Timestamp::now());
+        let sighting = listed(cluster, &searcher, known, now);
+        if let Some(entry) = entry_listed(cluster, domain, known)
+            && matches!(sighting, Sighting::Again(_) | Sighting::Unchanged)
+        {
+            lock(&self.sightings).note(entry, now, cluster.ttl);
+            // Before it is taken over: then it is not known any more that it was not of this domain.
+            if autojoin && kind(entry) != DiscoveryType::Wan && !self.is_joined(entry).await {
+                return None;
+            }
+        }
+        match self.write(sighting).await {
             Written::Entry(name) => Some(name),
             Written::Nothing | Written::NotYet => None,
         }
     }
 
-    /// Deletes what of the local network has expired, and says when the next one will have. Whoever
-    /// is there stays, whatever its entry says.
+    /// Joins a cluster unless somebody has ever said whether to. Says whether that is decided.
+    async fn is_joined(&self, entry: &ForeignCluster) -> bool {
+        let name = entry.name_any();
+        let decided = self.decide(&name, |entry| may_be_joined(entry, &MAKERS)).await;
+        decided.unwrap_or_else(|error| {
+            warn!(cluster = name, "join the cluster: {error}");
+            false
+        })
+    }
+
+    /// Deletes what has expired of the local network, and of domains that are not there any more, and
+    /// says when the next one will have. Whoever is there stays, whatever its entry says.
     pub async fn collect_lan(
         &self,
         there: &Neighbours,
         here: &Here<'_>,
+        domains: &BTreeSet<String>,
         watching: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
@@ -135,8 +194,12 @@ impl Entries {
         let stays = |(_, it): (_, &Neighbour)| entry_seen(&it.announcement, &known, here);
         let stays: BTreeSet<Option<&str>> =
             there.iter().filter_map(stays).map(|entry| entry.metadata.name.as_deref()).collect();
+        lock(&self.sightings).keep_only(&known);
+        let uids: BTreeSet<_> = known.iter().filter_map(|it| it.metadata.uid.as_ref()).collect();
+        lock(&self.wanted).retain(|uid, _| uids.contains(uid));
         let goes = |entry: &ForeignCluster| {
-            kind(entry) == DiscoveryType::Lan && !stays.contains(&entry.metadata.name.as_deref())
+            let is_lan = kind(entry) == DiscoveryType::Lan;
+            is_lan && !stays.contains(&entry.metadata.name.as_deref()) || is_orphan(entry, domains)
         };
         self.collect(goes, watching, now).await
     }
@@ -161,7 +224,7 @@ impl Entries {
             .collect()
     }
 
-    /// Deletes what has expired, and says when the next one will have.
+    /// Deletes what has expired, and says when the next one will have, or is to be tried again.
     async fn collect(
         &self,
         is_one: impl Fn(&ForeignCluster) -> bool,
@@ -170,7 +233,8 @@ impl Entries {
     ) -> Option<Timestamp> {
         let (mut next, mut expired) = (None, Vec::new());
         for entry in self.known.all() {
-            let Some(expiry) = expires_at(&entry, watching) else { continue };
+            let expiry = lock(&self.sightings).expire_at(&entry, watching, now);
+            let Some(expiry) = expiry else { continue };
             if entry.metadata.deletion_timestamp.is_some() || !is_one(&entry) {
                 continue;
             }
@@ -180,22 +244,56 @@ impl Entries {
                 expired.push(entry);
             }
         }
+        let retry = now.checked_add(RETRY).ok();
         let delete = async |entry: Arc<ForeignCluster>| {
-            info!(cluster = entry.name_any(), "not seen for longer than its announcement holds");
-            self.delete(&entry).await;
+            let is_settled = self.is_wanted(&entry).await || {
+                let name = entry.name_any();
+                info!(cluster = name, "not seen for longer than its announcement holds");
+                self.delete(&entry).await
+            };
+            if is_settled { None } else { retry }
         };
-        stream::iter(expired).for_each_concurrent(AT_ONCE, delete).await;
-        next
+        let again = stream::iter(expired).map(delete).buffer_unordered(AT_ONCE);
+        let again: Vec<Timestamp> = again.filter_map(async |time| time).collect().await;
+        next.into_iter().chain(again).min()
     }
 
-    async fn delete(&self, entry: &ForeignCluster) {
+    /// Whether somebody wants a peering with that cluster, and it is not only that each is joined.
+    async fn is_wanted(&self, entry: &ForeignCluster) -> bool {
+        let (Some(uid), version) = (entry.uid(), entry.resource_version()) else { return false };
+        if !entry.spec.join || lock(&self.wanted).get(&uid) == Some(&version) {
+            return entry.spec.join;
+        }
+        // Who has set what is not among what is watched.
+        let now = match self.api.get_opt(&entry.name_any()).await {
+            Ok(now) => now,
+            Err(error) => {
+                warn!(cluster = entry.name_any(), "see who wants a peering with it: {error}");
+                return true;
+            }
+        };
+        // If it is another one, or has changed, then it is not deleted.
+        let is_wanted = now
+            .is_some_and(|now| now.resource_version() == version && !is_undecided(&now, &MAKERS));
+        if is_wanted {
+            lock(&self.wanted).insert(uid, version);
+        }
+        is_wanted
+    }
+
+    /// Says whether it is gone.
+    async fn delete(&self, entry: &ForeignCluster) -> bool {
         let name = entry.name_any();
         match writer::delete_if_unchanged(&self.api, entry).await {
             // It was seen again, or somebody has changed it: that is looked at first.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => warn!(cluster = name, "delete the ForeignCluster: {error}"),
-            Ok(()) => info!(cluster = name, "deleted the ForeignCluster"),
+            Ok(()) => {
+                info!(cluster = name, "deleted the ForeignCluster");
+                return true;
+            }
         }
+        false
     }
 
     /// Writes what a sighting leads to.
@@ -203,6 +301,14 @@ impl Entries {
         let (entry, done) = match sighting {
             Sighting::LeftAlone | Sighting::Unchanged => return Written::Nothing,
             Sighting::TooSoon => return Written::NotYet,
+            Sighting::TooMany => {
+                if !self.is_full.swap(true, Ordering::Relaxed) {
+                    warn!(
+                        "{MOST_FOUND} clusters of the local network are known: no others become so"
+                    );
+                }
+                return Written::Nothing;
+            }
             Sighting::New(entry) => (entry.name_any(), self.make(&entry).await),
             Sighting::Again(entry) => (entry.name_any(), self.refresh(&entry).await.map(|()| true)),
         };
@@ -223,9 +329,13 @@ impl Entries {
 
     /// Joins a cluster unless somebody has ever said whether to. Says whether that is decided: not if
     /// the entry has changed meanwhile.
-    async fn decide(&self, name: &str, here: &Here<'_>) -> kube::Result<bool> {
+    async fn decide(
+        &self,
+        name: &str,
+        joins: impl Fn(&ForeignCluster) -> bool,
+    ) -> kube::Result<bool> {
         let Some(entry) = self.api.get_opt(name).await? else { return Ok(false) };
-        if !here.joins(&entry, MANAGER) {
+        if !joins(&entry) {
             return Ok(true);
         }
         let joined = self.merge(&entry, json!({ "spec": { "join": true } })).await?;
@@ -273,6 +383,7 @@ impl Entries {
             Err(error) => Err(error),
             Ok(made) => {
                 metrics::took(Step::Create, start.elapsed());
+                self.is_full.store(false, Ordering::Relaxed);
                 info!(cluster = made.name_any(), "made a ForeignCluster");
                 Ok(true)
             }
@@ -300,6 +411,10 @@ impl Entries {
         // Deleted meanwhile: it is not made again of what was seen before.
         writer::absent_is_fine(applied.map(drop))
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What was written.

@@ -38,6 +38,16 @@ pub(super) enum Heard {
     Nonsense(NotAnAnnouncement),
 }
 
+/// What was heard lately.
+#[derive(Default)]
+pub(super) struct News {
+    /// Something was not heard: who was there before may not be there any more. All who are will be
+    /// heard anew.
+    pub missed: bool,
+    /// Under each name, what was heard last.
+    pub heard: BTreeMap<String, Heard>,
+}
+
 pub(super) struct Mdns {
     daemon: ServiceDaemon,
     /// Index and address of each interface that is spoken on. The daemon looks here, too.
@@ -131,20 +141,14 @@ impl Mdns {
         } else if !search && self.search.is_some() {
             self.daemon.stop_browse(&domain())?;
             self.search = None;
-            lock(&self.inbox.news).clear();
+            *lock(&self.inbox.news) = News::default();
         }
         Ok(begins)
     }
 
-    /// Waits until something has been heard: under each name, what was heard last.
-    pub async fn hear(&self) -> BTreeMap<String, Heard> {
-        loop {
-            let news = std::mem::take(&mut *lock(&self.inbox.news));
-            if !news.is_empty() {
-                return news;
-            }
-            self.inbox.bell.notified().await;
-        }
+    /// Waits until something has been heard. Nothing will be any more after an error.
+    pub async fn hear(&self) -> mdns_sd::Result<News> {
+        self.inbox.take().await
     }
 
     /// Asks a cluster whether it is still there: if it does not answer, its goodbye is heard. Says
@@ -178,16 +182,45 @@ pub(super) fn is_busy(error: &anyhow::Error) -> bool {
 /// What was heard and not looked at yet. However long that takes, the daemon does not wait.
 #[derive(Default)]
 struct Inbox {
-    news: Mutex<BTreeMap<String, Heard>>,
+    news: Mutex<News>,
+    /// Why nothing is heard any more.
+    broken: Mutex<Option<Error>>,
     bell: Notify,
 }
 
 impl Inbox {
-    fn put(&self, name: &str, heard: Heard) {
-        let mut news = lock(&self.news);
-        if news.len() < MOST_WAITING || news.contains_key(name) {
-            news.insert(name.to_owned(), heard);
+    /// Says whether there was room for it.
+    fn put(&self, name: &str, heard: Heard) -> bool {
+        let all = &mut lock(&self.news).heard;
+        let has_room = all.len() < MOST_WAITING || all.contains_key(name);
+        if has_room {
+            all.insert(name.to_owned(), heard);
             self.bell.notify_one();
+        }
+        has_room
+    }
+
+    /// What was heard before does not count.
+    fn miss(&self) {
+        *lock(&self.news) = News { missed: true, heard: BTreeMap::new() };
+        self.bell.notify_one();
+    }
+
+    fn fail(&self, error: Error) {
+        *lock(&self.broken) = Some(error);
+        self.bell.notify_one();
+    }
+
+    async fn take(&self) -> mdns_sd::Result<News> {
+        loop {
+            if let Some(error) = lock(&self.broken).take() {
+                return Err(error);
+            }
+            let news = std::mem::take(&mut *lock(&self.news));
+            if news.missed || !news.heard.is_empty() {
+                return Ok(news);
+            }
+            self.bell.notified().await;
         }
     }
 }
@@ -195,21 +228,29 @@ impl Inbox {
 async fn listen(daemon: ServiceDaemon, mut events: Receiver<ServiceEvent>, inbox: Arc<Inbox>) {
     loop {
         while let Ok(event) = events.recv_async().await {
-            match event {
+            let has_room = match event {
                 ServiceEvent::ServiceResolved(service) => {
-                    inbox.put(service.get_fullname(), read(&service));
+                    inbox.put(service.get_fullname(), read(&service))
                 }
                 ServiceEvent::ServiceRemoved(_, name) => inbox.put(&name, Heard::Goodbye),
-                other => debug!(?other),
+                other => {
+                    debug!(?other);
+                    true
+                }
+            };
+            if !has_room {
+                break;
             }
         }
         warn!("too much was said at once in the local network: listening again");
+        // A goodbye may have been among it, and is not said twice.
+        inbox.miss();
         events = loop {
             sleep(AGAIN).await;
             match daemon.browse(&domain()) {
                 Ok(again) => break again,
                 Err(Error::Again) => {}
-                Err(error) => return warn!("search for clusters: {error}"),
+                Err(error) => return inbox.fail(error),
             }
         };
     }
@@ -251,4 +292,32 @@ fn read(service: &ResolvedService) -> Heard {
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_does_not_fit_is_missed_and_nothing_from_before_counts() {
+        let inbox = Inbox::default();
+        for number in 0..MOST_WAITING {
+            assert!(inbox.put(&number.to_string(), Heard::Goodbye));
+        }
+        assert!(inbox.put("7", Heard::Goodbye), "it is among them");
+        assert!(!inbox.put("one more", Heard::Goodbye));
+        inbox.miss();
+        assert!(inbox.put("later", Heard::Goodbye));
+        let news = inbox.take().await.unwrap();
+        assert!(news.missed && news.heard.keys().eq(["later"]));
+        assert!(inbox.put("later", Heard::Goodbye));
+        assert!(!inbox.take().await.unwrap().missed);
+    }
+
+    #[tokio::test]
+    async fn that_nothing_is_heard_any_more_is_said() {
+        let inbox = Inbox::default();
+        inbox.fail(Error::DaemonShutdown);
+        assert!(inbox.take().await.is_err());
+    }
 }

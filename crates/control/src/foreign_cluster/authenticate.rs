@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 use tombolo_api::{
     ClusterIdentity, Fingerprint,
     auth::{ClusterInfo, Refusal},
-    discovery::{AuthStatus, DiscoveryType, ForeignCluster, condition::WRONG_TOKEN},
-    names::{AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, DISCOVERY_TYPE_LABEL, NAMESPACE},
+    discovery::{AuthStatus, ForeignCluster, condition::WRONG_TOKEN},
+    names::{AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, NAMESPACE},
 };
 use tombolo_core::{
-    discovery::{PinnedBy, kind, senior},
+    discovery::{PinnedBy, senior, takes_over},
     identity::namesake,
 };
 use tombolo_runtime::{
@@ -28,6 +28,7 @@ use super::{
     Authenticated, Clusters, Error, Setback, ask,
     auth_service::{AuthService, Failure},
     kept::{self, Kept},
+    manual,
 };
 use crate::{context::Context, identity::failed};
 
@@ -189,23 +190,13 @@ async fn check(
             peer.cluster_id,
             other.name_any()
         );
-        if kind(other) == DiscoveryType::IncomingPeering {
-            take_over(&state.context, other).await?;
+        if takes_over(entry, other) {
+            let clusters = Api::<ForeignCluster>::all(state.context.client.clone());
+            manual::take_over(&clusters, other).await?;
         }
         return Err(refused("Duplicate", message).into());
     }
     Ok(())
-}
-
-/// Somebody wants to know that cluster: its entry is not there for a peering only any more.
-async fn take_over(context: &Context, entry: &ForeignCluster) -> Result<(), Error> {
-    let clusters = Api::<ForeignCluster>::all(context.client.clone());
-    let labels = json!({ DISCOVERY_TYPE_LABEL: DiscoveryType::Manual.as_str() });
-    let patch = Patch::Merge(json!({ "metadata": { "uid": entry.uid(), "labels": labels } }));
-    let params =
-        PatchParams { field_manager: Some(super::MANAGER.to_owned()), ..PatchParams::default() };
-    let taken = clusters.patch(&entry.name_any(), &params, &patch).await;
-    Ok(taken.map(drop).map_err(failed(format!("take over ForeignCluster {}", entry.name_any())))?)
 }
 
 /// Writes who it is, so that all can read it.
@@ -225,16 +216,11 @@ async fn fill_in(
         let (key, value) = PinnedBy::FirstUse.note(shown);
         annotations.insert(key, Value::from(value));
     }
-    let mut labels = Map::new();
-    if !entry.labels().contains_key(DISCOVERY_TYPE_LABEL) {
-        let manual = DiscoveryType::Manual.as_str();
-        labels.insert(DISCOVERY_TYPE_LABEL.to_owned(), Value::from(manual));
-    }
-    if spec.is_empty() && labels.is_empty() {
+    if spec.is_empty() {
         return Ok(());
     }
     let clusters = Api::<ForeignCluster>::all(context.client.clone());
-    let metadata = json!({ "uid": entry.uid(), "labels": labels, "annotations": annotations });
+    let metadata = json!({ "uid": entry.uid(), "annotations": annotations });
     let patch = json!({ "metadata": metadata, "spec": spec });
     let filled = patch_unless_changed(&clusters, entry, patch).await;
     Ok(filled.map_err(failed(format!("fill in ForeignCluster {}", entry.name_any())))?)

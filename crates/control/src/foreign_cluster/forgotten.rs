@@ -62,9 +62,12 @@ pub(super) async fn keeps(
     let access = stored.and_then(|stored| stored.access.as_ref());
     let lifetime = access.and_then(|access| lifetime(&access.credentials).ok());
     let deleted = entry.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-    let expired = expires_at(entry, Timestamp::MIN).zip(deleted);
-    let expired = expired.filter(|(expiry, deleted)| expiry <= deleted);
-    let (Some((_, deleted)), Some(lifetime)) = (expired, lifetime) else { return Ok(false) };
+    // Whoever is to be joined has given no identity, or somebody has deleted it.
+    let expired = deleted.filter(|deleted| {
+        let expiry = expires_at(entry, Timestamp::MIN, *deleted);
+        !entry.spec.join && expiry.is_some_and(|expiry| expiry <= *deleted)
+    });
+    let (Some(deleted), Some(lifetime)) = (expired, lifetime) else { return Ok(false) };
     let until = lifetime.kept_until(deleted);
     if until <= Timestamp::now() || is_full(context, tenant) {
         return Ok(false);

@@ -8,6 +8,7 @@ mod forgotten;
 mod generation;
 mod hostile;
 mod logs;
+mod manual;
 mod namesake;
 mod parting;
 mod pins;
@@ -58,6 +59,9 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     pins::another_certificate_is_not_trusted_before_somebody_says_so(&rome, &milan).await;
     pins::who_said_it_is_told(&rome, &milan).await;
     forgotten::who_comes_back_in_time_is_known_at_once(&rome, &milan).await;
+    manual::what_was_found_stays_once_somebody_names_it(&rome, &milan).await;
+    manual::what_was_only_found_names_nobody(&rome, &milan).await;
+    manual::what_can_not_be_reached_says_who_made_it(&rome).await;
     story::a_request_makes_a_cluster_known(&rome, &milan).await;
     story::what_was_never_reached_can_be_deleted(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;

@@ -103,6 +103,11 @@ pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
     // Who looks for nobody any more forgets whom it has found, although they are still there.
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus", "enabled": false })).await;
     milan.forgets("rome").await;
+
+    // It does both again.
+    milan.configure(json!({ "ttlSeconds": 3, "group": "campus" })).await;
+    rome.finds("milan").await;
+    milan.finds("rome").await;
     at_milan.stop();
     at_rome.stop();
 }

@@ -9,9 +9,10 @@ mod other;
 #[path = "../discovery/side.rs"]
 mod side;
 
-use kube::ResourceExt;
+use kube::{ResourceExt, api::Patch};
 use serde_json::{Value, json};
 use tombolo_api::discovery::ForeignCluster;
+use tombolo_runtime::metrics;
 use tombolo_testbed::{ClusterSpec, Testbed, eventually};
 
 use lan::{Lan, address};
@@ -35,9 +36,15 @@ async fn others_see_us_and_we_see_them() {
     address(&node, "add", "2001:db8:7::1/64", "lan0");
     address(elsewhere.name(), "add", "198.51.100.2/24", "lan0");
 
-    // It sees us: there with the address that we have in that network.
+    // What it has published before, and does not say again, is asked for.
     let mut other = Other::start(elsewhere.name(), "198.51.100.2");
+    let lasting = json!({ "name": "padua", "ttl": "600" });
+    other.publish("padua-id", &["198.51.100.2"], &lasting);
+    heard(&other, "published-padua-id", Value::is_boolean).await;
     let running = rome.start();
+    rome.finds("padua").await;
+
+    // It sees us: there with the address that we have in that network.
     let said = heard(&other, "id-of-rome", Value::is_object).await;
     assert_eq!(said["server"], "id-of-rome.local.");
     assert_eq!(said["port"], rome.port().await);
@@ -46,6 +53,11 @@ async fn others_see_us_and_we_see_them() {
     assert_eq!((&properties["version"], &properties["name"]), (&json!("1"), &json!("rome")));
     assert_eq!(properties["fingerprint"], "0f".repeat(32));
     assert_eq!(properties["ttl"], "3");
+
+    // It is said again and again that we are there.
+    let times = |said: &Value| said["properties"]["times"].as_str()?.parse::<u32>().ok();
+    let first = times(&said).expect("how often it was said");
+    heard(&other, "id-of-rome", |said| times(said).is_some_and(|times| times > first + 1)).await;
 
     // What it publishes is found, as far as we understand it and can go there.
     let says = |name: &str| json!({ "name": name, "ttl": "3", "colour": "blue" });
@@ -67,9 +79,19 @@ async fn others_see_us_and_we_see_them() {
         assert!(rome.entry(name).await.is_none(), "{name}");
     }
 
-    // It says nothing more of itself, but it answers: the entry stays.
+    // It says nothing more of itself, but it answers: the entry stays. It does not name its certificate,
+    // so that the controllers have pinned the first one that it has shown.
+    let shown = "0f".repeat(32);
+    let pinned = json!({
+        "metadata": { "annotations": {
+            "discovery.liqo.io/pinned-by": format!("first-use {shown}"),
+        } },
+        "spec": { "fingerprint": shown },
+    });
+    let clusters = rome.all::<ForeignCluster>();
+    clusters.patch("venice", &Default::default(), &Patch::Merge(pinned)).await.expect("pinned");
     let (uid, first) = (venice.uid(), seen(&venice));
-    let later = |entry: &ForeignCluster| seen(entry).duration_since(first).as_secs() > 6;
+    let later = |entry: &ForeignCluster| seen(entry).duration_since(first).as_secs() > 9;
     let venice = rome.until::<ForeignCluster>("venice", later).await;
     assert_eq!(venice.uid(), uid);
 
@@ -77,8 +99,20 @@ async fn others_see_us_and_we_see_them() {
     other.withdraw("venice-id");
     rome.forgets("venice").await;
     assert!(rome.entry("verona").await.is_some());
+    assert_eq!(neighbours(), 2, "padua and verona");
+    other.withdraw("padua-id");
+    eventually("it is heard at once", async || neighbours(), |count| *count == 1).await;
+    assert!(rome.entry("padua").await.is_some(), "what it has said holds for ten minutes");
     running.stop();
     heard(&other, "id-of-rome", Value::is_null).await;
+}
+
+/// How many clusters are announced, as Prometheus is told.
+fn neighbours() -> u32 {
+    let text = metrics::text().expect("metrics");
+    let mut lines = text.lines();
+    let count = lines.find_map(|line| line.strip_prefix("tombolo_discovery_neighbours "));
+    count.expect("the metric").parse().expect("a number")
 }
 
 async fn heard(other: &Other, instance: &str, is_it: impl Fn(&Value) -> bool) -> Value {

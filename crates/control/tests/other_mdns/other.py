@@ -2,7 +2,8 @@
 
 Arguments: the service, and the own address to speak at. Each line read is a JSON object,
 {"publish": {name, port, addresses, properties}} or {"withdraw": name}; each line written is what
-was heard under a name, or null when it has gone.
+was heard under a name, or null when it has gone. That all has been said of what is published is
+written under its name with "published-" before it.
 """
 
 import functools
@@ -58,6 +59,7 @@ for line in sys.stdin:
         )
         published[what["name"]] = info
         network.register_service(info, cooperating_responders=True)
+        say(f"published-{what['name']}.{service}", True)
     else:
         network.unregister_service(published.pop(command["withdraw"]))
 network.close()

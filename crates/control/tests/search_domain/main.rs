@@ -7,8 +7,11 @@ mod common;
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
-use serde_json::{Value, json};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
 use tombolo_api::{
     config::ClusterConfig,
     discovery::{ForeignCluster, SearchDomain},
@@ -104,11 +107,11 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
     // A live entry stays, and is seen anew again and again; what people set in it stays too.
     let (uid, first) = (milan.uid(), seen(&milan));
     rome.join("milan", false).await;
-    rome.join("turin", false).await;
     let milan = rome.until::<ForeignCluster>("milan", |milan| seen(milan) > first).await;
     assert!(milan.uid() == uid && !milan.spec.join);
 
-    // Others come, turin goes. The stronger way to find a cluster wins.
+    // Others come; turin goes, which was to be joined only because each is, and never was. The stronger
+    // way to find a cluster wins, and whether to peer is decided by then.
     known(rome, "naples", "LAN").await;
     known(rome, "genoa", "Manual").await;
     dns.serve(2, OTHERS);
@@ -118,13 +121,13 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
     let is_taken_over = |naples: &ForeignCluster| naples.owner_references().len() == 1;
     let naples = rome.until::<ForeignCluster>("naples", is_taken_over).await;
     assert_eq!(naples.labels()["discovery.liqo.io/discovery-type"], "WAN");
+    assert!(naples.spec.join, "nobody has said that it is not to be joined");
     let message = says(rome, "Incomplete").await;
     assert!(message.contains("campus-3.clusters.example.com. has no SRV record"), "{message}");
     let genoa = rome.get::<ForeignCluster>("genoa").await.expect("it stays");
     assert_eq!(genoa.labels()["discovery.liqo.io/discovery-type"], "Manual");
     assert!(rome.get::<ForeignCluster>("rome").await.is_none());
     assert_eq!(rome.get::<ForeignCluster>("milan").await.and_then(|milan| milan.uid()), uid);
-    rome.join("campus-2", false).await;
 
     lost(rome, dns).await;
 
@@ -134,7 +137,31 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
     rome.delete::<SearchDomain>(DOMAIN).await;
     rome.until_gone::<ForeignCluster>("milan").await;
     assert!(rome.get::<ForeignCluster>("genoa").await.is_some());
+
+    left_behind(rome, dns).await;
     running.stop();
+}
+
+/// A domain goes without its entries: another one takes them, or they go when their TTL is over.
+async fn left_behind(rome: &Side, dns: &mut DnsServer) {
+    let orphan = DeleteParams::orphan();
+    let domains = rome.all::<SearchDomain>();
+    let spec = json!({ "spec": { "domain": "clusters.example.com." } });
+    rome.put::<SearchDomain>("first", spec.clone()).await;
+    let milan = rome.until::<ForeignCluster>("milan", |_| true).await;
+    domains.delete("first", &orphan).await.expect("it is deleted");
+    rome.until_gone::<SearchDomain>("first").await;
+    rome.put::<SearchDomain>("second", spec).await;
+    let owner = rome.get::<SearchDomain>("second").await.expect("it is there").uid();
+    let is_its = |milan: &ForeignCluster| {
+        milan.owner_references().iter().any(|it| Some(&it.uid) == owner.as_ref())
+    };
+    let taken = rome.until::<ForeignCluster>("milan", is_its).await;
+    assert_eq!(taken.uid(), milan.uid());
+    dns.serve(3, ONE);
+    rome.until::<ForeignCluster>("milan", |milan| milan.spec.ttl == Some(3)).await;
+    domains.delete("second", &orphan).await.expect("it is deleted");
+    rome.until_gone::<ForeignCluster>("milan").await;
 }
 
 /// Whatever happens to the server, nothing goes before its TTL is over.
@@ -143,22 +170,27 @@ async fn lost(rome: &Side, dns: &mut DnsServer) {
     type Loss = fn(&mut DnsServer);
     // That nobody answers is known only after a while.
     let losses: [(&str, u32, Loss); 3] = [
-        ("NoSuchDomain", 6, |dns| dns.serve(2, "")),
-        ("ServerFailure", 6, DnsServer::lose_the_zone),
+        ("NoSuchDomain", 14, |dns| dns.serve(2, "")),
+        ("ServerFailure", 14, DnsServer::lose_the_zone),
         ("NoAnswer", 25, DnsServer::stop),
     ];
     for (reason, ttl, lose) in losses {
         dns.serve(ttl, ONE);
         says(rome, "Found").await;
-        let milan = rome.until::<ForeignCluster>("milan", |it| it.spec.ttl == Some(ttl)).await;
-        rome.join("milan", false).await;
+        // It was found again since that was written, and is found every second.
+        let is_found_again = |it: &ForeignCluster| {
+            let age = Timestamp::now().duration_since(seen(it)).as_secs();
+            it.spec.ttl == Some(ttl) && age >= 5
+        };
+        let milan = rome.until::<ForeignCluster>("milan", is_found_again).await;
+        let found = Timestamp::now().as_second() - 2;
         lose(dns);
         let message = says(rome, reason).await;
         assert!(message.contains("127.0.0.1:5300") && message.contains("clusters.example.com."));
         let still = rome.get::<ForeignCluster>("milan").await;
         let still = still.unwrap_or_else(|| panic!("{reason}: its TTL was not over"));
         assert_eq!(still.uid(), milan.uid());
-        let expiry = seen(&still).as_second() + i64::from(ttl);
+        let expiry = found + i64::from(ttl);
         rome.until_gone::<ForeignCluster>("milan").await;
         assert!(Timestamp::now().as_second() >= expiry, "{reason}: it went before its time");
         let is_empty = |domain: &SearchDomain| {
@@ -175,14 +207,19 @@ async fn configure(rome: &Side, period: u32) {
 
 /// A cluster that was found before, in this way.
 async fn known(rome: &Side, name: &str, kind: &str) {
-    let entry: Value = json!({
-        "metadata": { "labels": { "discovery.liqo.io/discovery-type": kind } },
+    let entry = json!({
+        "apiVersion": "discovery.liqo.io/v1alpha1",
+        "kind": "ForeignCluster",
+        "metadata": { "name": name, "labels": { "discovery.liqo.io/discovery-type": kind } },
         "spec": {
-            "authUrl": "https://192.0.2.9:443", "ttl": 3600,
+            "authUrl": "https://192.0.2.9:443", "ttl": 3600, "join": false,
             "clusterIdentity": { "clusterID": format!("{name}-id"), "clusterName": name },
         },
     });
-    rome.put::<ForeignCluster>(name, entry).await;
+    let entry: ForeignCluster = serde_json::from_value(entry).expect("an entry");
+    let params =
+        PostParams { field_manager: Some("liqo-discovery".to_owned()), ..Default::default() };
+    rome.all::<ForeignCluster>().create(&params, &entry).await.expect("it is made");
 }
 
 /// Waits until the condition of the domain has this reason, and returns its message.

@@ -113,7 +113,7 @@ impl Announcement {
             port: if port == 0 { return Err(no("port")) } else { port },
             fingerprint,
             group: properties.get(GROUP).filter(|group| !group.is_empty()).cloned(),
-            ttl: ttl.ok().filter(|ttl| (1..=MAX_TTL).contains(ttl)).ok_or_else(|| no(TTL))?,
+            ttl: ttl.ok().filter(|ttl| *ttl > 0).ok_or_else(|| no(TTL))?.min(MAX_TTL),
         })
     }
 
@@ -136,7 +136,8 @@ const FINGERPRINT: &str = "fingerprint";
 const GROUP: &str = "group";
 
 const DEFAULT_TTL: u32 = 90;
-const MAX_TTL: u32 = i32::MAX.cast_unsigned();
+/// A day. Anybody in the network can say anything, and would be remembered for as long.
+const MAX_TTL: u32 = 24 * 60 * 60;
 
 #[cfg(test)]
 mod tests {
@@ -212,6 +213,20 @@ mod tests {
         assert_eq!(read(&properties), Ok(milan.clone()));
         properties.insert("version".to_owned(), "2".to_owned());
         assert!(read(&properties).unwrap_err().to_string().ends_with("version (1)"));
+    }
+
+    #[test]
+    fn nobody_is_believed_for_longer_than_a_day() {
+        let milan = milan();
+        let read = |ttl: &str| {
+            let mut said = heard(&milan);
+            said.insert("ttl".to_owned(), ttl.to_owned());
+            Announcement::read(NAME_THERE, milan.addresses.clone(), 31200, &said).map(|it| it.ttl)
+        };
+        for (said, ttl) in [("1", 1), ("86400", 86400), ("86401", 86400), ("4294967295", 86400)] {
+            assert_eq!(read(said), Ok(ttl), "{said}");
+        }
+        assert!(read("4294967296").is_err());
     }
 
     #[test]

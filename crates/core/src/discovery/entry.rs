@@ -3,14 +3,18 @@
 use std::{borrow::Borrow, collections::BTreeMap};
 
 use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest, Sha256};
 use tombolo_api::{
     ClusterId, ClusterIdentity, Fingerprint,
-    discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, ResourceRequest},
+    discovery::{
+        DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, ResourceRequest,
+        condition::AUTHENTICATED,
+    },
     names::{DISCOVERY_TYPE_LABEL, FOUND_ANNOTATION, LAST_UPDATE_ANNOTATION, REQUEST_ANNOTATION},
 };
 
 use super::pin::{PinnedBy, pin};
-use crate::peering::request_state;
+use crate::{condition::is_true, peering::request_state};
 
 /// How an entry was discovered. One that does not say so was made by somebody.
 pub fn kind(entry: &ForeignCluster) -> DiscoveryType {
@@ -43,17 +47,10 @@ pub(super) fn gives_way(entry: &ForeignCluster, to: DiscoveryType) -> bool {
     kind(entry) != DiscoveryType::Manual && strength(kind(entry)) <= strength(to)
 }
 
-/// When an entry found by LAN or WAN discovery goes, unless it is seen again; never while there is
-/// a peering. Whoever watches has watched only since `watching`: what it could not have seen does
-/// not count.
-pub fn expires_at(entry: &ForeignCluster, watching: Timestamp) -> Option<Timestamp> {
-    if !matches!(kind(entry), DiscoveryType::Lan | DiscoveryType::Wan) || peered(entry) {
-        return None;
-    }
-    let ttl = SignedDuration::from_secs(entry.spec.ttl?.into());
-    let created = || entry.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let seen = last_update(entry).or_else(created)?;
-    seen.max(watching).checked_add(ttl).ok()
+/// Whether that cluster has given an identity, as far as is known.
+pub(super) fn is_authenticated(entry: &ForeignCluster) -> bool {
+    let status = entry.status.as_ref();
+    status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
 }
 
 pub(super) fn last_update(entry: &ForeignCluster) -> Option<Timestamp> {
@@ -76,7 +73,8 @@ pub(super) fn says_already(
     kind(entry) == kind(sighted)
         && entry.spec.auth_url == sighted.spec.auth_url
         && (less.is_zero() || is_cached)
-        && age < ttl(entry) / 2
+        // What is ahead was written by another clock.
+        && (-ROUNDED..ttl(entry) / 2).contains(&age)
 }
 
 /// So far apart is what is the same, when times and TTLs are in whole seconds.
@@ -156,6 +154,14 @@ pub fn senior<'a>(
         .min_by_key(|other| rank(other))
 }
 
+/// Whether an entry, of a cluster that has an older one, has that one stay for good: somebody has made
+/// it, while the other was only found.
+pub fn takes_over(entry: &ForeignCluster, senior: &ForeignCluster) -> bool {
+    kind(entry) == DiscoveryType::Manual
+        && kind(senior) != DiscoveryType::Manual
+        && senior.metadata.deletion_timestamp.is_none()
+}
+
 /// Whether what an entry that is being deleted stood for is not its own to remove: another entry for
 /// that cluster stays, or is being deleted as well and is the one to do it.
 pub fn is_left_to_others(entry: &ForeignCluster, known: &[ForeignCluster]) -> bool {
@@ -166,12 +172,16 @@ pub fn is_left_to_others(entry: &ForeignCluster, known: &[ForeignCluster]) -> bo
 
 /// What the entry for a cluster is called: after the cluster, and its id too when that is taken.
 pub fn object_name(cluster: &ClusterIdentity, known: &[impl Borrow<ForeignCluster>]) -> String {
-    let name = cluster.cluster_name.as_str();
-    if known.iter().any(|entry| entry.borrow().metadata.name.as_deref() == Some(name)) {
-        format!("{name}-{}", cluster.cluster_id.short())
-    } else {
-        name.to_owned()
-    }
+    let (name, id) = (cluster.cluster_name.as_str(), &cluster.cluster_id);
+    let is_free = |name: &String| {
+        !known.iter().any(|entry| entry.borrow().metadata.name.as_ref() == Some(name))
+    };
+    let short = [name.to_owned(), format!("{name}-{}", id.short())];
+    short.into_iter().find(is_free).unwrap_or_else(|| {
+        let digest = Sha256::digest(id.as_str());
+        let digits: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        format!("{name}-{digits}")
+    })
 }
 
 /// Whether an entry that is pinned to one certificate follows to another, which was said in this way.
@@ -300,23 +310,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn entries_expire_unless_peered() {
-        let mut milan = entry("milan", "LAN", Some("milan-id"));
-        let long_ago = at("2026-05-01T00:00:00Z");
-        assert_eq!(expires_at(&milan, long_ago), Some(at("2026-05-01T12:01:00Z")));
-        milan.spec.join = true;
-        assert_eq!(expires_at(&milan, long_ago), None);
-        assert_eq!(expires_at(&entry("m", "Manual", Some("x")), long_ago), None);
-    }
-
-    #[test]
-    fn what_could_not_be_seen_does_not_count() {
-        let milan = entry("milan", "LAN", Some("milan-id"));
-        let later = at("2026-05-01T13:00:00Z");
-        assert_eq!(expires_at(&milan, later), Some(at("2026-05-01T13:01:00Z")));
-    }
-
-    #[test]
     fn an_entry_says_so_already_for_half_of_its_ttl() {
         let says = |kind: DiscoveryType, url: &str, ttl: u32, time: &str| {
             let there = entry("milan", "WAN", Some("milan-id"));
@@ -336,12 +329,27 @@ pub(super) mod tests {
             (DiscoveryType::Wan, url, 20, "2026-05-01T12:00:20Z", false),
             (DiscoveryType::Wan, url, 61, "2026-05-01T12:00:20Z", false),
             (DiscoveryType::Wan, url, 30, "2026-05-01T12:00:30Z", false),
+            // By a clock that was ahead.
+            (DiscoveryType::Wan, url, 60, "2026-05-01T11:59:58Z", true),
+            (DiscoveryType::Wan, url, 60, "2026-05-01T11:59:57Z", false),
         ] {
             assert_eq!(says(kind, url, ttl, time), is_said, "{kind} {url} {ttl} {time}");
         }
         let mut unseen = entry("milan", "WAN", Some("milan-id"));
         unseen.metadata.annotations = None;
         assert!(!says_already(&unseen, &entry("milan", "WAN", None), at(NOW)));
+    }
+
+    #[test]
+    fn however_many_clusters_have_a_name_each_entry_has_another() {
+        let clusters = ["milan-1", "milan-2", "milan-3", "milan-4"];
+        let mut known: Vec<ForeignCluster> = Vec::new();
+        for id in clusters {
+            let (cluster_id, cluster_name) = (id.parse().unwrap(), "milan".parse().unwrap());
+            let name = object_name(&ClusterIdentity { cluster_id, cluster_name }, &known);
+            assert!(known.iter().all(|entry| entry.metadata.name.as_deref() != Some(&name)));
+            known.push(entry(&name, "LAN", Some(id)));
+        }
     }
 
     fn request(id: &str) -> ResourceRequest {
@@ -395,6 +403,21 @@ pub(super) mod tests {
         assert_eq!(senior(&old, &id, &known), None);
         let unfilled = entry("c", "Manual", None);
         assert_eq!(senior(&unfilled, &id, &known), Some(&old));
+    }
+
+    #[test]
+    fn what_somebody_makes_has_stay_what_was_only_found() {
+        let all = ["Manual", "WAN", "LAN", "IncomingPeering"];
+        let entry = |kind| entry("m", kind, Some("milan-id"));
+        for there in all {
+            assert_eq!(takes_over(&entry("Manual"), &entry(there)), there != "Manual", "{there}");
+            for found in &all[1..] {
+                assert!(!takes_over(&entry(found), &entry(there)), "{found} {there}");
+            }
+        }
+        let mut ending = entry("LAN");
+        ending.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).unwrap();
+        assert!(!takes_over(&entry("Manual"), &ending));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The clusters that a DNS domain lists: how one is read, and what becomes of it.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -15,8 +18,8 @@ use tombolo_api::{
 use super::{
     Sighting,
     entry::{
-        first_sighted, follows, gives_way, id_of, kind, object_name, pin_anew, says_already,
-        sighted_again,
+        first_sighted, follows, gives_way, id_of, is_authenticated, kind, object_name, pin_anew,
+        says_already, sighted_again,
     },
     pin::{PinnedBy, pin},
 };
@@ -87,36 +90,58 @@ impl Listed {
         let (auth_url, ttl) = (format!("https://{host}:{port}"), ttl.clamp(1, MAX_TTL));
         Ok(Self { record, auth_url, cluster, fingerprint, shown: None, ttl })
     }
+
+    /// Its auth service has said who it is, and shown this certificate. What another cluster says
+    /// than the one that the TXT record names does not count.
+    pub fn introduce(&mut self, cluster: ClusterIdentity, shown: Fingerprint) {
+        match &self.cluster {
+            Some(said) if said.cluster_id != cluster.cluster_id => return,
+            Some(_) => {}
+            None => self.cluster = Some(cluster),
+        }
+        self.shown = Some(shown);
+    }
+}
+
+/// Who has searched, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Searcher<'a> {
+    /// This cluster.
+    pub us: &'a ClusterId,
+    /// The domain.
+    pub domain: &'a SearchDomain,
+    /// UIDs of all domains that there are.
+    pub domains: &'a BTreeSet<String>,
+    /// Whether to peer with those who are found.
+    pub autojoin: bool,
 }
 
 /// A search of a domain has found a cluster.
 pub fn listed(
     listed: &Listed,
-    domain: &SearchDomain,
+    searcher: &Searcher<'_>,
     known: &[ForeignCluster],
-    us: &ClusterId,
-    autojoin: bool,
     now: Timestamp,
 ) -> Sighting {
     let id = listed.cluster.as_ref().map(|cluster| &cluster.cluster_id);
-    if id == Some(us) {
+    if id == Some(searcher.us) {
         return Sighting::LeftAlone;
     }
+    let domain = searcher.domain;
     let (url, ttl) = (listed.auth_url.clone(), listed.ttl);
-    let Some(entry) = entry_of(listed, domain, known) else {
+    let Some(entry) = entry_listed(listed, domain, known) else {
         let name = match &listed.cluster {
             Some(cluster) => object_name(cluster, known),
             None => name_of(&listed.record, known),
         };
         let mut new = first_sighted(&name, DiscoveryType::Wan, url, ttl, now);
-        new.spec.join = autojoin;
+        new.spec.join = searcher.autojoin;
         pin(&mut new, PinnedBy::Dns, listed.fingerprint);
         new.spec.cluster_identity = listed.cluster.clone();
         return Sighting::New(Box::new(owned(new, listed, domain)));
     };
-    let is_anothers = kind(entry) == DiscoveryType::Wan && !is_found_in(entry, domain);
-    let is_ending = entry.metadata.deletion_timestamp.is_some();
-    if is_ending || is_anothers || !gives_way(entry, DiscoveryType::Wan) {
+    let is_free = may_be_taken(entry, domain) || is_orphan(entry, searcher.domains);
+    if entry.metadata.deletion_timestamp.is_some() || !is_free {
         return Sighting::LeftAlone;
     }
     let vouched = match (entry.spec.fingerprint, listed.fingerprint) {
@@ -132,10 +157,30 @@ pub fn listed(
             return Sighting::LeftAlone;
         }
         pin_anew(&mut again, entry, PinnedBy::Dns, listed.fingerprint);
-    } else if says_already(entry, &again, now) {
+    } else if is_found_in(entry, domain) && says_already(entry, &again, now) {
         return Sighting::Unchanged;
     }
     Sighting::Again(Box::new(owned(again, listed, domain)))
+}
+
+/// The entry of that cluster; while it is not known who it is, the one of that record or that URL.
+pub fn entry_listed<'a>(
+    listed: &Listed,
+    domain: &SearchDomain,
+    known: &'a [ForeignCluster],
+) -> Option<&'a ForeignCluster> {
+    let id = listed.cluster.as_ref().map(|cluster| &cluster.cluster_id);
+    let same_id = |entry: &&ForeignCluster| id.is_some() && id_of(entry) == id;
+    // Who is somebody else is not it.
+    let may_be = |entry: &&ForeignCluster| id.is_none() || id_of(entry).is_none();
+    let same_record = |entry: &&ForeignCluster| may_be(entry) && is_of(entry, listed, domain);
+    let same_url =
+        |entry: &&ForeignCluster| may_be(entry) && entry.spec.auth_url == listed.auth_url;
+    known
+        .iter()
+        .find(same_id)
+        .or_else(|| known.iter().find(same_record))
+        .or_else(|| known.iter().find(same_url))
 }
 
 /// The entries that were made before it was known who is there, and turn out to be of a cluster
@@ -158,14 +203,30 @@ pub fn superseded<'a>(
         .collect()
 }
 
-/// Whether it is known who is there, so that nobody needs to be asked.
+/// Whether nobody needs to be asked who is there: it is known, and where another certificate could be
+/// shown, who shows which. Whom an entry stands for that has no identity there may be another one by now.
 pub fn is_introduced(listed: &Listed, domain: &SearchDomain, known: &[ForeignCluster]) -> bool {
-    let is_it = |entry: &ForeignCluster| {
-        is_of(entry, listed, domain)
-            && id_of(entry).is_some()
-            && entry.spec.auth_url == listed.auth_url
+    let Some(cluster) = &listed.cluster else {
+        return known.iter().any(|entry| {
+            is_of(entry, listed, domain)
+                && id_of(entry).is_some()
+                && entry.spec.auth_url == listed.auth_url
+                && is_authenticated(entry)
+        });
     };
-    listed.cluster.is_some() || known.iter().any(is_it)
+    let waits = |entry: &ForeignCluster| {
+        id_of(entry) == Some(&cluster.cluster_id)
+            && entry.spec.fingerprint.is_some()
+            && !is_of(entry, listed, domain)
+            && gives_way(entry, DiscoveryType::Wan)
+    };
+    listed.fingerprint.is_some() || !known.iter().any(waits)
+}
+
+/// Whether an entry was found in a domain, and in none of these.
+pub fn is_orphan(entry: &ForeignCluster, domains: &BTreeSet<String>) -> bool {
+    let owners = entry.metadata.owner_references.as_deref().unwrap_or_default();
+    kind(entry) == DiscoveryType::Wan && !owners.iter().any(|owner| domains.contains(&owner.uid))
 }
 
 /// Whether an entry is there because of this domain.
@@ -175,24 +236,10 @@ pub fn is_found_in(entry: &ForeignCluster, domain: &SearchDomain) -> bool {
     kind(entry) == DiscoveryType::Wan && owners.iter().any(is_owner)
 }
 
-/// The entry of that cluster; while it is not known who it is, the one of that record or that URL.
-fn entry_of<'a>(
-    listed: &Listed,
-    domain: &SearchDomain,
-    known: &'a [ForeignCluster],
-) -> Option<&'a ForeignCluster> {
-    let id = listed.cluster.as_ref().map(|cluster| &cluster.cluster_id);
-    let same_id = |entry: &&ForeignCluster| id.is_some() && id_of(entry) == id;
-    // Who is somebody else is not it.
-    let may_be = |entry: &&ForeignCluster| id.is_none() || id_of(entry).is_none();
-    let same_record = |entry: &&ForeignCluster| may_be(entry) && is_of(entry, listed, domain);
-    let same_url =
-        |entry: &&ForeignCluster| may_be(entry) && entry.spec.auth_url == listed.auth_url;
-    known
-        .iter()
-        .find(same_id)
-        .or_else(|| known.iter().find(same_record))
-        .or_else(|| known.iter().find(same_url))
+/// Whether an entry was found in a weaker way than by DNS, or in that domain.
+fn may_be_taken(entry: &ForeignCluster, domain: &SearchDomain) -> bool {
+    gives_way(entry, DiscoveryType::Wan)
+        && (kind(entry) != DiscoveryType::Wan || is_found_in(entry, domain))
 }
 
 fn is_of(entry: &ForeignCluster, listed: &Listed, domain: &SearchDomain) -> bool {
@@ -233,7 +280,8 @@ fn first_label(record: &str) -> &str {
 const ID: &str = "id";
 const NAME: &str = "name";
 const FINGERPRINT: &str = "fingerprint";
-const MAX_TTL: u32 = i32::MAX.cast_unsigned();
+/// A week: nothing that a zone once said counts for longer.
+const MAX_TTL: u32 = 7 * 24 * 60 * 60;
 
 #[cfg(test)]
 mod tests;

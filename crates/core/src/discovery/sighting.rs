@@ -1,10 +1,9 @@
 //! What it means for the database of clusters that one was seen in the local network.
 
-use std::{borrow::Borrow, collections::BTreeSet};
+use std::borrow::Borrow;
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use tombolo_api::{
     ClusterId,
     config::DiscoveryConfig,
@@ -34,7 +33,12 @@ pub enum Sighting {
     TooSoon,
     /// The entry is somebody else's, or there must not be one.
     LeftAlone,
+    /// There would be a new entry, but there are too many of that kind.
+    TooMany,
 }
+
+/// As many entries are made of what the local network says: whoever is in it can invent clusters.
+pub const MOST_FOUND: usize = 1000;
 
 /// The cluster that looks around.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +54,8 @@ pub struct Here<'a> {
 /// A cluster was seen in the local network at that time, which means something here if its group
 /// is ours. Anybody in the network can say anything: about an entry whose certificate is pinned,
 /// only who announces that certificate is heard. Where it was an announcement that has pinned it, and
-/// there is no peering, another announcement may as well pin another one.
+/// there is no peering, another announcement may as well pin another one. Who announces none is heard
+/// where the entry has it: that says nothing new.
 pub fn seen(
     announcement: &Announcement,
     known: &[impl Borrow<ForeignCluster>],
@@ -59,6 +64,10 @@ pub fn seen(
 ) -> Sighting {
     let Some(url) = url_here(announcement, here) else { return Sighting::LeftAlone };
     let Some(entry) = entry_of(announcement, &url, known) else {
+        let is_found = |entry: &&ForeignCluster| kind(entry) == DiscoveryType::Lan;
+        if known.iter().map(Borrow::borrow).filter(is_found).count() >= MOST_FOUND {
+            return Sighting::TooMany;
+        }
         let name = object_name(&announcement.cluster, known);
         let mut new = first_sighted(&name, DiscoveryType::Lan, url, announcement.ttl, time);
         new.spec.join = here.config.autojoin;
@@ -66,11 +75,12 @@ pub fn seen(
         new.spec.cluster_identity = Some(announcement.cluster.clone());
         return Sighting::New(Box::new(new));
     };
-    if !listens_to(entry, announcement) {
+    if !listens_to(entry, announcement, &url) {
         return Sighting::LeftAlone;
     }
+    let is_vouched_for = is_vouched_for(entry, announcement, &url);
     let mut again = sighted_again(entry, DiscoveryType::Lan, url, announcement.ttl, time);
-    if is_pinned_to_another(entry, announcement) {
+    if !is_vouched_for {
         pin_anew(&mut again, entry, PinnedBy::Mdns, announcement.fingerprint);
     } else if says_already(entry, &again, time) {
         return Sighting::Unchanged;
@@ -95,21 +105,6 @@ impl Neighbour {
     }
 }
 
-impl Here<'_> {
-    /// Whether to peer with a cluster that was found before each was to be peered with: nobody but
-    /// `manager`, who makes the entries, has ever set that. The entry has to say who has set what.
-    pub fn joins(&self, entry: &ForeignCluster, manager: &str) -> bool {
-        let managed = entry.metadata.managed_fields.iter().flatten();
-        let setters: BTreeSet<_> =
-            managed.filter(|it| sets_join(it)).map(|it| it.manager.as_deref()).collect();
-        self.config.autojoin
-            && !entry.spec.join
-            && kind(entry) == DiscoveryType::Lan
-            && entry.metadata.deletion_timestamp.is_none()
-            && setters == BTreeSet::from([Some(manager)])
-    }
-}
-
 /// The entry for which it counts that a cluster is seen.
 pub fn entry_seen<'a>(
     announcement: &Announcement,
@@ -117,7 +112,7 @@ pub fn entry_seen<'a>(
     here: &Here<'_>,
 ) -> Option<&'a ForeignCluster> {
     let url = url_here(announcement, here)?;
-    entry_of(announcement, &url, known).filter(|entry| listens_to(entry, announcement))
+    entry_of(announcement, &url, known).filter(|entry| listens_to(entry, announcement, &url))
 }
 
 /// Where a cluster is reached that means something here.
@@ -141,15 +136,25 @@ fn entry_of<'a>(
 }
 
 /// Whether an entry may be changed by what is announced.
-fn listens_to(entry: &ForeignCluster, announcement: &Announcement) -> bool {
+fn listens_to(entry: &ForeignCluster, announcement: &Announcement, url: &str) -> bool {
     entry.metadata.deletion_timestamp.is_none()
         && gives_way(entry, DiscoveryType::Lan)
-        && (!is_pinned_to_another(entry, announcement)
+        && (is_vouched_for(entry, announcement, url)
             || follows(entry, PinnedBy::Mdns, announcement.fingerprint))
 }
 
-fn is_pinned_to_another(entry: &ForeignCluster, announcement: &Announcement) -> bool {
-    entry.spec.fingerprint.is_some() && entry.spec.fingerprint != announcement.fingerprint
+/// Whether what is announced goes with the certificate that the entry is pinned to.
+fn is_vouched_for(entry: &ForeignCluster, announcement: &Announcement, url: &str) -> bool {
+    match (entry.spec.fingerprint, announcement.fingerprint) {
+        (None, _) => true,
+        (Some(pin), Some(said)) => pin == said,
+        // It never names one, so the first that it has shown was pinned.
+        (Some(_), None) => {
+            kind(entry) == DiscoveryType::Lan
+                && PinnedBy::of(entry) == Some(PinnedBy::FirstUse)
+                && entry.spec.auth_url == url
+        }
+    }
 }
 
 /// A time ahead of ours was written by another clock.
@@ -158,13 +163,8 @@ fn is_just_written(entry: &ForeignCluster, now: Timestamp) -> bool {
     last_update(entry).is_some_and(|last| just_now.contains(&now.duration_since(last)))
 }
 
-fn sets_join(managed: &ManagedFieldsEntry) -> bool {
-    managed.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:spec"]["f:join"].is_null())
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use tombolo_api::ClusterIdentity;
 
     use super::*;
@@ -335,34 +335,42 @@ mod tests {
     }
 
     #[test]
-    fn who_was_found_before_is_joined_unless_somebody_has_ever_said_whether_to() {
-        let config = DiscoveryConfig { autojoin: true, ..DiscoveryConfig::default() };
-        let here = Here { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
-        let set_by = |kind: &str, managers: &[&str]| {
+    fn who_announces_no_certificate_is_seen_where_it_was_first_asked() {
+        let silent = Announcement { fingerprint: None, ..announcement("milan-id") };
+        let config = DiscoveryConfig::default();
+        let hears = |entry: &ForeignCluster, it: &Announcement| {
+            sighting_by(it, std::slice::from_ref(entry), &config, LATER)
+        };
+        let pinned = |kind: &str, by: PinnedBy| {
             let mut entry = entry("there", kind, Some("milan-id"));
-            let fields =
-                |it: &&str| json!({ "manager": it, "fieldsV1": { "f:spec": { "f:join": {} } } });
-            let mut managed: Vec<_> = managers.iter().map(fields).collect();
-            managed.push(json!({ "manager": "a", "fieldsV1": { "f:spec": { "f:authUrl": {} } } }));
-            entry.metadata.managed_fields = serde_json::from_value(managed.into()).unwrap();
+            pin(&mut entry, by, Some("0f".repeat(32).parse().unwrap()));
             entry
         };
-        for (kind, managers, is_joined) in [
-            ("LAN", &["us"][..], true),
-            ("LAN", &["us", "us"], true),
-            ("LAN", &["us", "kubectl"], false),
-            ("LAN", &["kubectl"], false),
-            ("LAN", &[], false),
-            ("WAN", &["us"], false),
-            ("Manual", &["us"], false),
-        ] {
-            assert_eq!(here.joins(&set_by(kind, managers), "us"), is_joined, "{kind} {managers:?}");
+        let there = pinned("LAN", PinnedBy::FirstUse);
+        let Sighting::Again(again) = hears(&there, &silent) else { panic!("left alone") };
+        assert_eq!((again.spec.fingerprint, &again.metadata.resource_version), (None, &None));
+        let here = Here { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        let known = [there.clone()];
+        assert_eq!(entry_seen(&silent, &known, &here), Some(&known[0]));
+        let elsewhere = Announcement { port: 443, ..silent.clone() };
+        assert_eq!(hears(&there, &elsewhere), Sighting::LeftAlone);
+        for by in [PinnedBy::Mdns, PinnedBy::Dns, PinnedBy::Hand] {
+            assert_eq!(hears(&pinned("LAN", by), &silent), Sighting::LeftAlone, "{by:?}");
         }
-        let mut milan = set_by("LAN", &["us"]);
-        let off = DiscoveryConfig::default();
-        assert!(!Here { config: &off, ..here }.joins(&milan, "us"));
-        milan.spec.join = true;
-        assert!(!here.joins(&milan, "us"), "it is");
+        let asked = pinned("IncomingPeering", PinnedBy::FirstUse);
+        assert_eq!(hears(&asked, &silent), Sighting::LeftAlone);
+    }
+
+    #[test]
+    fn a_network_full_of_inventions_makes_only_so_many_entries() {
+        let name = |number: usize| format!("cluster-{number}");
+        let made = |number| entry(&name(number), "LAN", Some(&name(number)));
+        let mut known: Vec<ForeignCluster> = (1..MOST_FOUND).map(made).collect();
+        known.push(entry("other", "WAN", Some("other-id")));
+        assert!(matches!(sighting("milan-id", &known), Sighting::New(_)));
+        known.push(made(0));
+        assert_eq!(sighting("milan-id", &known), Sighting::TooMany);
+        assert!(matches!(sighting(&name(7), &known), Sighting::Again(_)), "who is known stays so");
     }
 
     #[test]

@@ -47,7 +47,23 @@ fn entry(name: &str, kind: &str, id: Option<&str>) -> ForeignCluster {
 }
 
 fn sighting(what: &Listed, known: &[ForeignCluster]) -> Sighting {
-    listed(what, &domain(), known, &"rome-id".parse().unwrap(), false, NOW.parse().unwrap())
+    sighting_in(&domain(), what, known, NOW)
+}
+
+/// Both domains are there.
+fn sighting_in(
+    domain: &SearchDomain,
+    what: &Listed,
+    known: &[ForeignCluster],
+    now: &str,
+) -> Sighting {
+    let (us, domains) = ("rome-id".parse().unwrap(), uids(&["company", "other"]));
+    let searcher = Searcher { us: &us, domain, domains: &domains, autojoin: false };
+    listed(what, &searcher, known, now.parse().unwrap())
+}
+
+fn uids(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// The entry that there is after a first search.
@@ -85,8 +101,9 @@ fn a_name_that_is_taken_gets_digits() {
 
 #[test]
 fn it_is_peered_with_as_told() {
-    let us = "rome-id".parse().unwrap();
-    let seen = listed(&campus(), &domain(), &[], &us, true, NOW.parse().unwrap());
+    let (us, domain, domains) = ("rome-id".parse().unwrap(), domain(), uids(&["company"]));
+    let searcher = Searcher { us: &us, domain: &domain, domains: &domains, autojoin: true };
+    let seen = listed(&campus(), &searcher, &[], NOW.parse().unwrap());
     assert!(matches!(seen, Sighting::New(new) if new.spec.join));
 }
 
@@ -105,10 +122,8 @@ fn an_entry_is_found_again_by_its_record_whoever_it_is_by_then() {
 
 #[test]
 fn what_has_not_changed_is_written_again_after_half_of_its_ttl() {
-    let (known, us) = ([made(&campus())], "rome-id".parse().unwrap());
-    let seen = |what: &Listed, time: &str| {
-        listed(what, &domain(), &known, &us, false, time.parse().unwrap())
-    };
+    let known = [made(&campus())];
+    let seen = |what: &Listed, time: &str| sighting_in(&domain(), what, &known, time);
     assert_eq!(seen(&campus(), "2026-05-01T12:00:29Z"), Sighting::Unchanged);
     let cached = Listed { ttl: 40, ..campus() };
     assert_eq!(seen(&cached, "2026-05-01T12:00:20Z"), Sighting::Unchanged);
@@ -134,10 +149,73 @@ fn weaker_entries_are_taken_over_and_stronger_ones_left_alone() {
 #[test]
 fn of_two_domains_that_list_a_cluster_the_first_keeps_it() {
     let there = made(&campus_of("milan-id"));
-    let (other, us) = (domain_called("other"), "rome-id".parse().unwrap());
-    let now = NOW.parse().unwrap();
-    let seen = listed(&campus_of("milan-id"), &other, &[there], &us, false, now);
+    let seen = sighting_in(&domain_called("other"), &campus_of("milan-id"), &[there], NOW);
     assert_eq!(seen, Sighting::LeftAlone);
+}
+
+#[test]
+fn what_a_domain_has_left_behind_another_one_takes() {
+    let (milan, lost) = (campus_of("milan-id"), domain_called("lost"));
+    let Sighting::New(mut there) = sighting_in(&lost, &milan, &[], NOW) else { panic!("not new") };
+    there.metadata.uid = Some("made".to_owned());
+    assert!(is_orphan(&there, &uids(&["company"])) && !is_orphan(&there, &uids(&["lost"])));
+    let Sighting::Again(again) = sighting(&milan, &[*there]) else { panic!("left alone") };
+    assert!(is_found_in(&again, &domain()) && !is_found_in(&again, &lost));
+    assert!(!is_orphan(&entry("there", "LAN", None), &uids(&[])));
+}
+
+#[test]
+fn who_has_to_show_a_certificate_is_asked_for_it() {
+    let (pin, milan) = ("0f".repeat(32).parse().unwrap(), campus_of("milan-id"));
+    let pinned = |mut entry: ForeignCluster| {
+        entry.spec.fingerprint = Some(pin);
+        entry
+    };
+    let named = Listed { fingerprint: Some(pin), ..milan.clone() };
+    for (what, there, is_introduced_then) in [
+        (&milan, pinned(entry("there", "LAN", Some("milan-id"))), false),
+        (&milan, pinned(entry("there", "IncomingPeering", Some("milan-id"))), false),
+        (&milan, entry("there", "LAN", Some("milan-id")), true),
+        (&milan, pinned(entry("there", "LAN", Some("turin-id"))), true),
+        (&milan, pinned(entry("there", "Manual", Some("milan-id"))), true),
+        (&milan, pinned(made(&milan)), true),
+        // Of a domain that may not be there any more.
+        (&milan, pinned(entry("there", "WAN", Some("milan-id"))), false),
+        (&named, pinned(entry("there", "LAN", Some("milan-id"))), true),
+    ] {
+        let known = [there];
+        let answer = is_introduced(what, &domain(), &known);
+        assert_eq!(answer, is_introduced_then, "{:?} {known:?}", what.fingerprint);
+    }
+    let known = [pinned(entry("there", "LAN", Some("milan-id")))];
+    let mut asked = milan.clone();
+    asked.introduce(campus_of("milan-id").cluster.unwrap(), pin);
+    assert!(matches!(sighting(&asked, &known), Sighting::Again(_)));
+    // It is not who the record says.
+    let mut another = milan.clone();
+    another.introduce(campus_of("turin-id").cluster.unwrap(), pin);
+    assert_eq!(another, milan);
+    let mut nameless = campus();
+    nameless.introduce(campus_of("turin-id").cluster.unwrap(), pin);
+    assert_eq!((nameless.cluster, nameless.shown), (campus_of("turin-id").cluster, Some(pin)));
+}
+
+#[test]
+fn who_has_given_no_identity_may_be_another_one_by_now() {
+    let mut there = made(&campus_of("milan-id"));
+    for (status, is_known) in [("True", true), ("False", false)] {
+        let said = json!({
+            "type": "Authenticated", "status": status, "reason": "It", "message": "",
+            "lastTransitionTime": NOW,
+        });
+        there.status = serde_json::from_value(json!({ "conditions": [said] })).unwrap();
+        let known = [there.clone()];
+        assert_eq!(is_introduced(&campus(), &domain(), &known), is_known);
+    }
+    let Sighting::New(new) = sighting(&campus_of("reinstalled-id"), &[there]) else {
+        panic!("not new")
+    };
+    assert_eq!(id_of(&new).map(ClusterId::as_str), Some("reinstalled-id"));
 }
 
 #[test]
@@ -193,6 +271,8 @@ fn txt_says_who_it_is() {
     assert_eq!(read.cluster, campus_of("milan-id").cluster);
     assert_eq!(read.fingerprint.map(|print| print.to_string()), Some(print));
     assert_eq!(read.ttl, 1);
+    let long = Listed::read("a.example.com.", "auth.example.com.", 443, &said, u32::MAX).unwrap();
+    assert_eq!(long.ttl, 604_800, "a week");
     let said = properties(&[("id", "milan-id")]);
     let read = Listed::read("a.example.com.", "auth.example.com.", 443, &said, 5).unwrap();
     assert_eq!(read.cluster.unwrap().cluster_name.as_str(), "a");

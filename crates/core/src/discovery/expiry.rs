@@ -1,0 +1,166 @@
+//! When an entry that was found by LAN or WAN discovery goes again.
+
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use jiff::{SignedDuration, Timestamp};
+use tombolo_api::discovery::{DiscoveryType, ForeignCluster};
+
+use super::entry::{is_authenticated, kind, last_update};
+
+/// When an entry found by LAN or WAN discovery goes, as far as it says itself, unless it is seen again;
+/// never while there is a peering, or while one can come about. That somebody has set `spec.join` by
+/// hand is for whoever deletes it to look at. Whoever watches has watched only since `watching`: what
+/// it could not have seen does not count.
+pub fn expires_at(
+    entry: &ForeignCluster,
+    watching: Timestamp,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    if !matches!(kind(entry), DiscoveryType::Lan | DiscoveryType::Wan) || is_held(entry) {
+        return None;
+    }
+    let ttl = SignedDuration::from_secs(entry.spec.ttl?.into());
+    // What is further ahead was written by another clock.
+    let latest = now.checked_add(ttl).unwrap_or(Timestamp::MAX);
+    let created = || entry.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let seen = last_update(entry).filter(|seen| *seen <= latest).or_else(created)?;
+    seen.max(watching).checked_add(ttl).ok()
+}
+
+/// Until when the last sightings hold, by the UIDs of the entries: these are not written each time, and
+/// so say it only about.
+#[derive(Clone, Debug, Default)]
+pub struct Sightings(BTreeMap<String, Timestamp>);
+
+impl Sightings {
+    /// The cluster of that entry was seen, which holds for so many seconds.
+    pub fn note(&mut self, entry: &ForeignCluster, seen: Timestamp, ttl: u32) {
+        let until = seen.checked_add(SignedDuration::from_secs(ttl.into()));
+        if let (Some(uid), Ok(until)) = (&entry.metadata.uid, until) {
+            self.0.insert(uid.clone(), until);
+        }
+    }
+
+    /// When the entry goes: see [`expires_at`].
+    pub fn expire_at(
+        &self,
+        entry: &ForeignCluster,
+        watching: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let said = expires_at(entry, watching, now)?;
+        let noted = entry.metadata.uid.as_ref().and_then(|uid| self.0.get(uid));
+        Some(noted.map_or(said, |noted| said.max(*noted)))
+    }
+
+    /// Forgets all but these.
+    pub fn keep_only(&mut self, known: &[impl Borrow<ForeignCluster>]) {
+        let known: BTreeSet<_> =
+            known.iter().filter_map(|entry| entry.borrow().metadata.uid.as_ref()).collect();
+        self.0.retain(|uid, _| known.contains(uid));
+    }
+}
+
+/// Whether there is a peering, one is asked for by the other cluster, or one that is wanted can come
+/// about: that cluster has given an identity.
+fn is_held(entry: &ForeignCluster) -> bool {
+    let status = entry.status.as_ref();
+    let outgoing = status.and_then(|status| status.outgoing.as_ref());
+    let incoming = status.and_then(|status| status.incoming.as_ref());
+    let is_there = outgoing.into_iter().chain(incoming).any(|peering| peering.peered);
+    let is_asked = incoming.is_some_and(|peering| peering.peering_request.is_some());
+    // What is not wanted any more is still being taken back.
+    let is_left = outgoing.is_some_and(|peering| peering.peering_request.is_some());
+    is_there || is_asked || if entry.spec.join { is_authenticated(entry) } else { is_left }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::discovery::entry::tests::{NOW, at, entry};
+
+    const LONG_AGO: &str = "2026-05-01T00:00:00Z";
+
+    fn goes(entry: &ForeignCluster) -> Option<Timestamp> {
+        expires_at(entry, at(LONG_AGO), at(NOW))
+    }
+
+    #[test]
+    fn entries_expire_unless_there_is_a_peering_or_can_be_one() {
+        let request = json!({ "name": "rome", "namespace": "liqo-tenant-milan" });
+        let authenticated = json!([{
+            "type": "Authenticated", "status": "True", "reason": "Accepted", "message": "",
+            "lastTransitionTime": NOW,
+        }]);
+        let asked = json!({ "peered": false, "peeringRequest": request });
+        let cases: [(bool, Value, bool); 9] = [
+            (false, json!({}), true),
+            (false, json!({ "conditions": authenticated }), true),
+            (false, json!({ "incoming": { "peered": true } }), false),
+            (false, json!({ "incoming": asked }), false),
+            (false, json!({ "outgoing": asked }), false),
+            (true, json!({ "outgoing": { "peered": true } }), false),
+            (true, json!({ "conditions": authenticated }), false),
+            // It was to be joined, and that never came about.
+            (true, json!({}), true),
+            (true, json!({ "outgoing": asked }), true),
+        ];
+        for (join, status, expires) in cases {
+            for kind in ["LAN", "WAN"] {
+                let mut milan = entry("milan", kind, Some("milan-id"));
+                milan.spec.join = join;
+                milan.status = serde_json::from_value(status.clone()).unwrap();
+                let expected = expires.then(|| at("2026-05-01T12:01:00Z"));
+                assert_eq!(goes(&milan), expected, "{kind} {join} {status}");
+            }
+        }
+        for kind in ["Manual", "IncomingPeering"] {
+            assert_eq!(goes(&entry("m", kind, Some("x"))), None);
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_seen_does_not_count() {
+        let milan = entry("milan", "LAN", Some("milan-id"));
+        let later = at("2026-05-01T13:00:00Z");
+        assert_eq!(expires_at(&milan, later, later), Some(at("2026-05-01T13:01:00Z")));
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_keeps_nothing_for_long() {
+        let mut milan = entry("milan", "LAN", Some("milan-id"));
+        for (said, goes_at) in [
+            ("2026-05-01T12:01:00Z", "2026-05-01T12:02:00Z"),
+            ("2026-05-01T12:01:01Z", "2026-05-01T12:01:00Z"),
+            ("2036-05-01T12:00:00Z", "2026-05-01T12:01:00Z"),
+        ] {
+            let annotations = [("discovery.liqo.io/last-update-time".to_owned(), said.to_owned())];
+            milan.metadata.annotations = Some(annotations.into());
+            assert_eq!(goes(&milan), Some(at(goes_at)), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_sighting_holds_for_all_of_its_ttl_though_it_was_not_written() {
+        let mut sightings = Sightings::default();
+        let milan = entry("milan", "WAN", Some("milan-id"));
+        let goes = |sightings: &Sightings| sightings.expire_at(&milan, at(LONG_AGO), at(NOW));
+        assert_eq!(goes(&sightings), Some(at("2026-05-01T12:01:00Z")));
+        sightings.note(&milan, at("2026-05-01T12:00:29Z"), 60);
+        assert_eq!(goes(&sightings), Some(at("2026-05-01T12:01:29Z")));
+        // Of a cache: until the same time.
+        sightings.note(&milan, at("2026-05-01T12:00:29Z"), 31);
+        assert_eq!(goes(&sightings), Some(at("2026-05-01T12:01:00Z")));
+        sightings.note(&milan, at("2026-05-01T12:00:29Z"), 60);
+        sightings.keep_only(&[entry("turin", "WAN", None)]);
+        assert_eq!(goes(&sightings), Some(at("2026-05-01T12:01:00Z")));
+        let mut peered = milan;
+        peered.status = serde_json::from_value(json!({ "outgoing": { "peered": true } })).unwrap();
+        assert_eq!(sightings.expire_at(&peered, at(LONG_AGO), at(NOW)), None);
+    }
+}

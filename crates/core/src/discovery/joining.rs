@@ -1,0 +1,80 @@
+//! Whether to peer with a cluster that was found is people's to say; as long as nobody has, the settings do.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use tombolo_api::discovery::{DiscoveryType, ForeignCluster};
+
+use super::{Here, entry::kind};
+
+/// Whether nobody but these managers, who make entries, has ever said whether to peer with that
+/// cluster. The entry has to say who has set what.
+pub fn is_undecided(entry: &ForeignCluster, managers: &[&str]) -> bool {
+    let managed = entry.metadata.managed_fields.iter().flatten();
+    let mut setters = managed.filter(|it| sets_join(it)).map(|it| it.manager.as_deref()).peekable();
+    setters.peek().is_some()
+        && setters.all(|setter| setter.is_some_and(|setter| managers.contains(&setter)))
+}
+
+impl Here<'_> {
+    /// Whether to peer with a cluster of the local network that was found before each was to be
+    /// peered with.
+    pub fn joins(&self, entry: &ForeignCluster, managers: &[&str]) -> bool {
+        self.config.autojoin && kind(entry) == DiscoveryType::Lan && may_be_joined(entry, managers)
+    }
+}
+
+/// Whether the settings may have it that there is a peering with that cluster, with which there is none.
+pub fn may_be_joined(entry: &ForeignCluster, managers: &[&str]) -> bool {
+    !entry.spec.join && entry.metadata.deletion_timestamp.is_none() && is_undecided(entry, managers)
+}
+
+fn sets_join(managed: &ManagedFieldsEntry) -> bool {
+    managed.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:spec"]["f:join"].is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tombolo_api::config::DiscoveryConfig;
+
+    use super::*;
+    use crate::discovery::entry::tests::entry;
+
+    const OURS: [&str; 2] = ["us", "ours"];
+
+    fn set_by(kind: &str, managers: &[&str]) -> ForeignCluster {
+        let mut entry = entry("there", kind, Some("milan-id"));
+        let fields =
+            |it: &&str| json!({ "manager": it, "fieldsV1": { "f:spec": { "f:join": {} } } });
+        let mut managed: Vec<_> = managers.iter().map(fields).collect();
+        managed.push(json!({ "manager": "a", "fieldsV1": { "f:spec": { "f:authUrl": {} } } }));
+        entry.metadata.managed_fields = serde_json::from_value(managed.into()).unwrap();
+        entry
+    }
+
+    #[test]
+    fn who_was_found_before_is_joined_unless_somebody_has_ever_said_whether_to() {
+        let config = DiscoveryConfig { autojoin: true, ..DiscoveryConfig::default() };
+        let here = Here { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        for (kind, managers, is_joined) in [
+            ("LAN", &["us"][..], true),
+            ("LAN", &["us", "us"], true),
+            // Its request was there before its announcement.
+            ("LAN", &["ours"], true),
+            ("LAN", &["us", "ours"], true),
+            ("LAN", &["us", "kubectl"], false),
+            ("LAN", &["kubectl"], false),
+            ("LAN", &[], false),
+            ("WAN", &["us"], false),
+            ("Manual", &["us"], false),
+        ] {
+            let entry = set_by(kind, managers);
+            assert_eq!(here.joins(&entry, &OURS), is_joined, "{kind} {managers:?}");
+        }
+        let mut milan = set_by("LAN", &["us"]);
+        let off = DiscoveryConfig::default();
+        assert!(!Here { config: &off, ..here }.joins(&milan, &OURS));
+        milan.spec.join = true;
+        assert!(!here.joins(&milan, &OURS), "it is");
+        assert!(is_undecided(&milan, &OURS), "nobody has asked for it");
+    }
+}

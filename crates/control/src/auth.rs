@@ -10,7 +10,7 @@ mod limits;
 mod requests;
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
@@ -43,7 +43,7 @@ use tombolo_api::{
 };
 use tombolo_core::identity::{Record, Tokens, name_or_id, namesake, token_in};
 use tombolo_runtime::{
-    client, health,
+    client, health, listen,
     observe::{Watched, named},
     settings::Settings,
     shutdown::Shutdown,
@@ -74,8 +74,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
     let probes = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))
-        .with_context(|| format!("listen on port {PORT}"))?;
+    let listener = listen::everywhere(PORT).with_context(|| format!("listen on port {PORT}"))?;
     serve(client, settings, listener, ready, shutdown.clone()).await?;
     shutdown.ask();
     probes.await?.with_context(|| format!("answer probes on port {HEALTH_PORT}"))
@@ -197,7 +196,7 @@ async fn token(
     body: Bytes,
 ) -> Result<Response, Failure> {
     let request = IdentityRequest { signing_request: None, ..read(&body)? };
-    identity(&auth, from.ip(), &request).await
+    identity(&auth, from.ip().to_canonical(), &request).await
 }
 
 /// An identity in the form of a certificate, where this cluster signs any.
@@ -211,7 +210,7 @@ async fn certificate(
         let text = "a certificate takes a signingRequest and a nonce";
         return Err(Failure::new(StatusCode::BAD_REQUEST, text));
     }
-    identity(&auth, from.ip(), &request).await
+    identity(&auth, from.ip().to_canonical(), &request).await
 }
 
 async fn identity(

@@ -105,6 +105,19 @@ impl Cluster {
         self.kubectl_command().args(arguments).run_async().await
     }
 
+    /// The same in the network of a node: it reaches what that node reaches.
+    pub async fn kubectl_on(&self, node: usize, arguments: &[&str]) -> Result<String> {
+        Cmd::new("ip")
+            .args(["netns", "exec", &self.node(node).network_namespace()])
+            .arg(self.bed.provisions.binaries.program("kubectl"))
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(arguments)
+            .env("KUBECACHEDIR", self.bed.cluster_dir(self.name()).join("kubectl-cache"))
+            .run_async()
+            .await
+    }
+
     /// Runs a command in a pod's (first) container, through the API server and the kubelet.
     pub async fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
         self.kubectl_command()

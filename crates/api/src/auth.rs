@@ -146,6 +146,11 @@ impl Confidential {
         &self.0
     }
 
+    /// What somebody else says, without this.
+    pub fn hide_in(&self, said: &str) -> String {
+        if self.is_empty() { said.to_owned() } else { said.replace(&self.0, "(hidden)") }
+    }
+
     /// Whether there is no text at all, as in a request without a token.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -180,6 +185,13 @@ mod tests {
     use super::*;
 
     const REQUEST: &str = r#"{"clusterID":"cluster-1","token":"s3cret"}"#;
+
+    #[test]
+    fn what_is_confidential_is_hidden_in_what_others_say() {
+        let token = Confidential::from("s3cret".to_owned());
+        assert_eq!(token.hide_in("s3cret, as=s3cret"), "(hidden), as=(hidden)");
+        assert_eq!(Confidential::default().hide_in("as it is"), "as it is");
+    }
 
     #[test]
     fn a_request_is_read_and_written_as_printed() {

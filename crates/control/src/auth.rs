@@ -10,7 +10,7 @@ mod limits;
 mod requests;
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
@@ -30,7 +30,7 @@ use hyper_util::rt::TokioTimer;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client};
 use tokio::{
-    sync::{Semaphore, SemaphorePermit, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::timeout,
 };
 use tombolo_api::{
@@ -38,13 +38,12 @@ use tombolo_api::{
     auth::{AuthError, ClusterInfo, Confidential, IdentityRelease, IdentityRequest, Refusal},
     config::ClusterConfig,
     names::{
-        AUTH_CERTIFICATE_SECRET, AUTH_TOKEN_KEY, AUTH_TOKEN_SECRET, CLUSTER_CONFIG,
-        GENERATION_SECRET, NAMESPACE,
+        AUTH_CERTIFICATE_SECRET, AUTH_TOKEN_SECRET, CLUSTER_CONFIG, GENERATION_SECRET, NAMESPACE,
     },
 };
-use tombolo_core::identity::{Record, Tokens, name_or_id, namesake};
+use tombolo_core::identity::{Record, Tokens, name_or_id, namesake, token_in};
 use tombolo_runtime::{
-    client, health,
+    client, health, listen,
     observe::{Watched, named},
     settings::Settings,
     shutdown::Shutdown,
@@ -56,7 +55,7 @@ use crate::identity::generation_in;
 use connections::Door;
 use failure::Failure;
 use limits::Limits;
-use requests::{Admitted, Requests};
+use requests::{Admitted, Recorded, Requests};
 
 const PORT: u16 = 8443;
 const HEALTH_PORT: u16 = 8081;
@@ -75,8 +74,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
     let probes = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))
-        .with_context(|| format!("listen on port {PORT}"))?;
+    let listener = listen::everywhere(PORT).with_context(|| format!("listen on port {PORT}"))?;
     serve(client, settings, listener, ready, shutdown.clone()).await?;
     shutdown.ask();
     probes.await?.with_context(|| format!("answer probes on port {HEALTH_PORT}"))
@@ -103,7 +101,7 @@ pub async fn serve(
         requests: Requests::new(client),
         settings,
         limits: Arc::new(Limits::new()),
-        turns: Semaphore::new(MOST_SERVED),
+        turns: Arc::new(Semaphore::new(MOST_SERVED)),
     });
     let Some(tls) = shutdown.or(certificate::first(&shown)).await else { return Ok(()) };
     tokio::spawn(certificate::follow(shown, tls.clone(), shutdown.clone()));
@@ -137,7 +135,7 @@ struct Auth {
     generation: Watched<Secret>,
     requests: Requests,
     limits: Arc<Limits>,
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
 }
 
 fn router(auth: Arc<Auth>) -> Router {
@@ -198,7 +196,7 @@ async fn token(
     body: Bytes,
 ) -> Result<Response, Failure> {
     let request = IdentityRequest { signing_request: None, ..read(&body)? };
-    identity(&auth, from.ip(), &request).await
+    identity(&auth, from.ip().to_canonical(), &request).await
 }
 
 /// An identity in the form of a certificate, where this cluster signs any.
@@ -212,11 +210,11 @@ async fn certificate(
         let text = "a certificate takes a signingRequest and a nonce";
         return Err(Failure::new(StatusCode::BAD_REQUEST, text));
     }
-    identity(&auth, from.ip(), &request).await
+    identity(&auth, from.ip().to_canonical(), &request).await
 }
 
 async fn identity(
-    auth: &Auth,
+    auth: &Arc<Auth>,
     from: IpAddr,
     request: &IdentityRequest,
 ) -> Result<Response, Failure> {
@@ -235,6 +233,7 @@ async fn identity(
     let new = Record::of(request, Uuid::new_v4().to_string());
     let recorded = auth.record(from, &request.token, &new).await?;
     let answer = auth.requests.answer(&new, &recorded).await?;
+    recorded.handed_over();
     info!(cluster = %request.cluster_id, "handed over an identity");
     Ok(Json(answer).into_response())
 }
@@ -255,28 +254,35 @@ impl Auth {
         self.requests.ready().await;
     }
 
-    async fn turn(&self) -> Result<SemaphorePermit<'_>, Failure> {
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let busy = "too many clusters ask at the same time: try again";
-        let turn = timeout(TURN, self.turns.acquire()).await.ok().and_then(Result::ok);
+        let turn = timeout(TURN, self.turns.clone().acquire_owned()).await;
+        let turn = turn.ok().and_then(Result::ok);
         turn.ok_or_else(|| Failure::not_now(busy))
     }
 
     /// Records a request that is let in. The turn ends with that: however long the control plane takes
     /// to answer, nobody else waits for it.
     async fn record(
-        &self,
+        self: &Arc<Self>,
         from: IpAddr,
         token: &Confidential,
         new: &Record,
-    ) -> Result<Secret, Failure> {
+    ) -> Result<Recorded, Failure> {
         // Who is refused without a look at a token takes nobody's turn.
         let decided = self.decide(from, token, new)?;
-        let _turn = self.turn().await?;
+        let turn = self.turn().await?;
         let admitted = match decided {
             Some(admitted) => admitted,
             None => self.compare(from, token, new).await?,
         };
-        self.requests.record(new, admitted, &self.limits).await
+        // Who hangs up does not stop this half way: what is written is always known to be.
+        let (auth, new) = (self.clone(), new.clone());
+        let recording = tokio::spawn(async move {
+            let _turn = turn;
+            auth.requests.record(&new, admitted, &auth.limits).await
+        });
+        recording.await.unwrap_or_else(|_| Err(Failure::not_now("it has been stopped: try again")))
     }
 
     /// Whether a request is let in, where that takes no look at a token. `None`: it does.
@@ -343,13 +349,6 @@ impl Auth {
     fn by_nonce(&self, new: &Record, otherwise: Failure) -> Result<Admitted, Failure> {
         if self.requests.renews(new) { Ok(Admitted::ByNonce(otherwise)) } else { Err(otherwise) }
     }
-}
-
-/// The token in a Secret.
-fn token_in(secret: &Secret) -> Option<Confidential> {
-    let bytes = secret.data.as_ref()?.get(AUTH_TOKEN_KEY)?;
-    let text = String::from_utf8(bytes.0.clone()).ok()?;
-    Some(text.trim().to_owned().into())
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Failure> {

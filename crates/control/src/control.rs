@@ -1,6 +1,6 @@
 //! `tombolo control`: starts the controllers, in the one replica that leads.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{net::Ipv6Addr, sync::Arc};
 
 use anyhow::{Context as _, bail};
 use tokio::{sync::watch, task::JoinSet};
@@ -83,7 +83,7 @@ fn serve_addresses(
         tasks.spawn(certificates::keep(context.clone(), serving));
         tls
     });
-    let served = ipam.serve((Ipv4Addr::UNSPECIFIED, IPAM_PORT).into(), leading, tls);
+    let served = ipam.serve((Ipv6Addr::UNSPECIFIED, IPAM_PORT).into(), leading, tls);
     let mut addresses = JoinSet::new();
     addresses.spawn(async move {
         if let Err(error) = served.await {

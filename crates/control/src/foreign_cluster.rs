@@ -12,6 +12,7 @@ mod manual;
 mod own_key;
 mod pace;
 mod stored;
+mod vain;
 
 use std::{
     sync::Arc,
@@ -39,9 +40,10 @@ use tombolo_runtime::{
     finalizer,
     metrics::{self, Met},
     observe::Watched,
-    queue::{self, Again, queue},
+    queue::{self, Again, Lane, queue},
     writer,
 };
+use tracing::warn;
 
 use crate::{
     by_tenant::{ByTenant, with_id},
@@ -49,6 +51,7 @@ use crate::{
     identity::failed,
 };
 use pace::Pace;
+use vain::Vain;
 
 pub(crate) const MANAGER: &str = "liqo-control/foreign_cluster";
 
@@ -82,14 +85,17 @@ pub async fn run(context: Arc<Context>) {
         let id = token.labels().get(CLUSTER_ID_LABEL).and_then(|id| id.parse().ok());
         id.map(|id| with_id(&clusters, &id)).unwrap_or_default()
     });
-    let state = Clusters { context: context.clone(), known, tokens, pace: Pace::default() };
-    let work = queue::run("foreign-cluster", asked, async |name: String| {
+    let (pace, vain) = (Pace::default(), Vain::default());
+    let state = Clusters { context: context.clone(), known, tokens, pace, vain };
+    let lane = |name: &String| state.known.get("", name).map_or(Lane::Main, |entry| lane(&entry));
+    let work = queue::run_in_lanes("foreign-cluster", asked, lane, async |name: String| {
         state.known.filled().await;
         state.tokens.filled().await;
         match state.known.get("", &name) {
             Some(entry) => reconcile(&entry, &state).await,
             None => {
                 state.pace.forget(&name);
+                state.vain.forget(&name);
                 Ok(Again::WhenAsked)
             }
         }
@@ -108,6 +114,13 @@ pub(crate) struct Clusters {
     /// The tokens for them.
     tokens: Watched<Secret>,
     pace: Pace,
+    vain: Vain,
+}
+
+/// Anybody can announce clusters that never answer: those that have given an identity don't wait for them.
+fn lane(entry: &ForeignCluster) -> Lane {
+    let status = entry.status.as_ref().and_then(|status| status.auth_status);
+    if status == Some(AuthStatus::Accepted) { Lane::Main } else { Lane::Slow }
 }
 
 impl Clusters {
@@ -170,6 +183,10 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
             .map_err(failed(format!("delete ForeignCluster {}", entry.name_any())))?;
         return Ok(Again::WhenAsked);
     }
+    let began = Instant::now();
+    if let Some(left) = state.vain.left_alone(entry, began) {
+        return Ok(Again::After(left));
+    }
     let entry = &*manual::labelled(&clusters, entry).await?;
     let status = entry.status.as_ref();
     let is_known = status.is_some_and(|status| status.tenant_namespace.is_some());
@@ -185,6 +202,7 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
     };
     match reached {
         Ok(reached) => {
+            state.vain.forget(&entry.name_any());
             let (reason, message) = said_of(entry, &reached);
             let (accepted, tenant) = (AuthStatus::Accepted, Some(&reached.tenant));
             let unsaid = report(state, entry, accepted, tenant, reason, &message).await?;
@@ -196,7 +214,12 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
         Err(Error::Setback(setback)) => {
             // What is not said now is said when it is asked again.
             report(state, entry, setback.status, None, setback.reason, &setback.message).await?;
-            if setback.soon { Err(setback.into()) } else { Ok(Again::After(ASK_AGAIN)) }
+            if !setback.soon {
+                state.vain.forget(&entry.name_any());
+                return Ok(Again::After(ASK_AGAIN));
+            }
+            let wait = state.vain.again(entry, began, Instant::now());
+            Ok(wait.map_or(Again::Soon, Again::After))
         }
         Err(error) => Err(error),
     }
@@ -273,6 +296,7 @@ async fn report(
         if reason == ACCEPTED {
             events.normal(entry, reason, message).await;
         } else {
+            warn!(cluster = name, "{reason}: {message}");
             events.warning(entry, reason, message).await;
         }
     }

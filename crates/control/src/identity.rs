@@ -111,8 +111,11 @@ pub(crate) enum Error {
     #[error("make the auth service's certificate")]
     Certificate(#[source] rcgen::Error),
     /// The certificate that was configured can't be used.
-    #[error("use the certificate in Secret {NAMESPACE}/{0}: it needs tls.crt and tls.key, in PEM")]
-    BadCertificate(String),
+    #[error(
+        "use the certificate in Secret {NAMESPACE}/{0}: {1}; it needs tls.crt and the tls.key that \
+         belongs to it, in PEM, and until then the certificate stays what it is"
+    )]
+    BadCertificate(String, String),
 }
 
 /// Says what was tried.

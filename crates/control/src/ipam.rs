@@ -109,9 +109,8 @@ impl Ipam {
         pods: Cidr,
         external: Cidr,
     ) -> Result<Subnets, AskError> {
-        let reserve = move |state: &mut State, now| {
-            state.reserve(&cluster, pods, external, now).cloned()
-        };
+        let reserve =
+            move |state: &mut State, now| state.reserve(&cluster, pods, external, now).cloned();
         Ok(self.ask(reserve).await??)
     }
 

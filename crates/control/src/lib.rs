@@ -11,6 +11,7 @@ pub mod foreign_cluster;
 pub mod health;
 pub mod identity;
 pub mod ipam;
+mod key_pair;
 pub mod leader;
 pub mod namespace_map;
 pub mod namespace_offloading;

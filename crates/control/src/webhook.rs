@@ -4,11 +4,7 @@
 mod certificate;
 mod review;
 
-use std::{
-    net::{Ipv4Addr, TcpListener},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use axum::{Json, Router, extract::State, routing::post};
 use axum_server::Handle;
@@ -32,6 +28,7 @@ use tombolo_api::names::{
 use tombolo_api::offloading::NamespaceOffloading;
 use tombolo_runtime::{
     chain::Chain,
+    listen,
     observe::{Observer, named},
 };
 use tracing::{error, warn};
@@ -61,7 +58,7 @@ pub enum Error {
 
 /// From here on questions wait to be answered.
 pub fn listen() -> Result<TcpListener, Error> {
-    TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).map_err(Error::Listen)
+    listen::everywhere(PORT).map_err(Error::Listen)
 }
 
 /// Serves until the end is asked for.

@@ -10,6 +10,7 @@ mod interfaces;
 mod joining;
 mod listed;
 mod neighbours;
+mod patience;
 mod pin;
 mod reach;
 mod records;
@@ -32,6 +33,7 @@ pub use listed::{
     superseded,
 };
 pub use neighbours::{ANSWER, Neighbour, Neighbours, News};
+pub use patience::patience;
 pub use pin::PinnedBy;
 pub use reach::best_address;
 pub use records::{Service, names, record_of};

@@ -1,8 +1,6 @@
 //! Answers the kubelet's probes: alive as long as it answers, ready when the component says so. What
 //! Prometheus asks for is answered on the same port.
 
-use std::net::Ipv4Addr;
-
 use axum::{
     Router,
     http::{StatusCode, header::CONTENT_TYPE},
@@ -11,7 +9,7 @@ use axum::{
 };
 use tokio::{net::TcpListener, sync::watch};
 
-use crate::{metrics, shutdown::Shutdown};
+use crate::{listen, metrics, shutdown::Shutdown};
 
 /// Serves `/healthz`, `/readyz` and `/metrics` until the end is asked for.
 pub async fn serve(
@@ -19,7 +17,7 @@ pub async fn serve(
     ready: watch::Receiver<bool>,
     shutdown: Shutdown,
 ) -> std::io::Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?;
+    let listener = TcpListener::from_std(listen::everywhere(port)?)?;
     let is_ready = async move || {
         if *ready.borrow() {
             (StatusCode::OK, "ok")

@@ -7,6 +7,7 @@ pub mod events;
 pub mod finalizer;
 pub mod health;
 pub mod lease;
+pub mod listen;
 pub mod metrics;
 pub mod mutual_tls;
 pub mod observe;

@@ -1,5 +1,6 @@
 //! Things to look at, by key: in the order in which they were asked for, each once at a time however
-//! often it was asked for, many side by side, those that failed again after a while.
+//! often it was asked for, many side by side, those that failed again after a while. What may take long
+//! has a lane of its own, so that nobody else waits for it.
 
 mod timers;
 
@@ -18,7 +19,6 @@ use timers::Timers;
 
 use crate::chain::Chain;
 
-const AT_A_TIME: usize = 32;
 /// Short: what fails first is most often what another cluster is about to allow.
 const FIRST_RETRY: Duration = Duration::from_millis(25);
 const LAST_RETRY: Duration = Duration::from_secs(5);
@@ -57,6 +57,27 @@ pub enum Again {
     WhenAsked,
     /// After a while, if nobody asks before.
     After(Duration),
+    /// Soon, as what failed: later and later, the more often in a row. Nothing is logged.
+    Soon,
+}
+
+/// Where a key waits for its turn. However many take long in one lane, nobody in the other waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// For what is done soon, and for what counts.
+    Main,
+    /// For what may take long, of which there may be much.
+    Slow,
+}
+
+impl Lane {
+    /// How many are looked at there at a time. One that takes long does next to nothing meanwhile.
+    fn width(self) -> usize {
+        match self {
+            Self::Main => 32,
+            Self::Slow => 128,
+        }
+    }
 }
 
 impl From<()> for Again {
@@ -79,21 +100,37 @@ where
     Then: Into<Again>,
     E: Error,
 {
+    run_in_lanes(name, asked, |_| Lane::Main, look).await;
+}
+
+/// The same, where some keys may take long.
+pub async fn run_in_lanes<K, Looked, Then, E>(
+    name: &str,
+    asked: Asked<K>,
+    lane: impl Fn(&K) -> Lane,
+    look: impl Fn(K) -> Looked,
+) where
+    K: Ord + Clone + Debug,
+    Looked: Future<Output = Result<Then, E>>,
+    Then: Into<Again>,
+    E: Error,
+{
     let Asked(mut asked) = asked;
     let mut waiting: Waiting<K> = Waiting::default();
-    let mut at_work = BTreeSet::new();
+    let mut at_work: BTreeMap<K, Lane> = BTreeMap::new();
     let mut again = BTreeSet::new();
-    let mut failures: BTreeMap<K, u32> = BTreeMap::new();
+    let mut failures = Failures::default();
     let mut timers = Timers::default();
     let mut work = FuturesUnordered::new();
     loop {
-        while at_work.len() < AT_A_TIME
-            && let Some(key) = waiting.pop()
-        {
+        let is_free =
+            |lane: Lane| at_work.values().filter(|at| **at == lane).count() < lane.width();
+        if let Some((key, lane)) = waiting.pop(is_free) {
             timers.stop(&key);
-            at_work.insert(key.clone());
+            at_work.insert(key.clone(), lane);
             let looking = look(key.clone());
             work.push(async move { (key, looking.await) });
+            continue;
         }
         let key = tokio::select! {
             key = asked.recv() => match key {
@@ -104,16 +141,15 @@ where
             Some((key, looked)) = work.next() => {
                 at_work.remove(&key);
                 match looked.map(Into::into) {
+                    Ok(Again::Soon) => timers.start(key.clone(), failures.one_more(&key)),
                     Ok(then) => {
-                        failures.remove(&key);
+                        failures.none(&key);
                         if let Again::After(delay) = then {
                             timers.start(key.clone(), delay);
                         }
                     }
                     Err(error) => {
-                        let count = failures.entry(key.clone()).or_default();
-                        let delay = FIRST_RETRY.saturating_mul(1 << (*count).min(16)).min(LAST_RETRY);
-                        *count += 1;
+                        let delay = failures.one_more(&key);
                         warn!(queue = name, ?key, retry_in = ?delay, "{}", Chain(&error));
                         timers.start(key.clone(), delay);
                     }
@@ -124,37 +160,69 @@ where
                 }
             }
         };
-        if at_work.contains(&key) {
+        if at_work.contains_key(&key) {
             again.insert(key);
         } else {
-            waiting.push(key);
+            let lane = lane(&key);
+            waiting.push(key, lane);
         }
     }
 }
 
-/// Keys in the order in which they were first asked for.
+/// How often in a row each key has failed.
+struct Failures<K>(BTreeMap<K, u32>);
+
+impl<K> Default for Failures<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord + Clone> Failures<K> {
+    /// After how long to look again.
+    fn one_more(&mut self, key: &K) -> Duration {
+        let count = self.0.entry(key.clone()).or_default();
+        let delay = FIRST_RETRY.saturating_mul(1 << (*count).min(16)).min(LAST_RETRY);
+        *count += 1;
+        delay
+    }
+
+    fn none(&mut self, key: &K) {
+        self.0.remove(key);
+    }
+}
+
+/// Keys in the order in which they were first asked for, by lane.
 struct Waiting<K> {
-    order: VecDeque<K>,
+    main: VecDeque<K>,
+    slow: VecDeque<K>,
     known: BTreeSet<K>,
 }
 
 impl<K> Default for Waiting<K> {
     fn default() -> Self {
-        Self { order: VecDeque::new(), known: BTreeSet::new() }
+        Self { main: VecDeque::new(), slow: VecDeque::new(), known: BTreeSet::new() }
     }
 }
 
 impl<K: Ord + Clone> Waiting<K> {
-    fn push(&mut self, key: K) {
+    fn push(&mut self, key: K, lane: Lane) {
         if self.known.insert(key.clone()) {
-            self.order.push_back(key);
+            match lane {
+                Lane::Main => self.main.push_back(key),
+                Lane::Slow => self.slow.push_back(key),
+            }
         }
     }
 
-    fn pop(&mut self) -> Option<K> {
-        let key = self.order.pop_front()?;
-        self.known.remove(&key);
-        Some(key)
+    /// The first of a lane that is free.
+    fn pop(&mut self, is_free: impl Fn(Lane) -> bool) -> Option<(K, Lane)> {
+        let mut first = |lane: Lane, keys: &mut VecDeque<K>| {
+            let key = if is_free(lane) { keys.pop_front() } else { None }?;
+            self.known.remove(&key);
+            Some((key, lane))
+        };
+        first(Lane::Main, &mut self.main).or_else(|| first(Lane::Slow, &mut self.slow))
     }
 }
 
@@ -265,6 +333,42 @@ mod tests {
         })
         .await;
         assert_eq!(order.into_inner(), keys);
+    }
+
+    #[tokio::test]
+    async fn however_many_take_long_in_one_lane_nobody_in_the_other_waits() {
+        let (queue, asked) = queue();
+        let (slow, end) = (Cell::new(0), Semaphore::new(0));
+        let many = 3 * Lane::Slow.width();
+        (0..many).for_each(|key| queue.push(key));
+        queue.push(many);
+        let lane = |key: &usize| if *key == many { Lane::Main } else { Lane::Slow };
+        let work = run_in_lanes("test", asked, lane, async |key| {
+            if key == many {
+                let_others_work().await;
+                end.add_permits(1);
+            } else {
+                slow.update(|slow| slow + 1);
+                std::future::pending::<()>().await;
+            }
+            Ok::<(), io::Error>(())
+        });
+        tokio::select! {
+            () = work => unreachable!("keys can come still"),
+            ended = end.acquire() => drop(ended.expect("it is never closed")),
+        }
+        assert_eq!(slow.get(), Lane::Slow.width());
+    }
+
+    #[test]
+    fn what_fails_on_and_on_is_looked_at_later_and_later() {
+        let mut failures = Failures::default();
+        let first: Vec<Duration> = (0..3).map(|_| failures.one_more(&"a")).collect();
+        assert_eq!(first, [FIRST_RETRY, FIRST_RETRY * 2, FIRST_RETRY * 4]);
+        assert_eq!((0..20).map(|_| failures.one_more(&"a")).last(), Some(LAST_RETRY));
+        assert_eq!(failures.one_more(&"b"), FIRST_RETRY);
+        failures.none(&"a");
+        assert_eq!(failures.one_more(&"a"), FIRST_RETRY);
     }
 
     #[tokio::test]

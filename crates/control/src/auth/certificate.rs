@@ -4,15 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use axum_server::tls_rustls::RustlsConfig;
 use k8s_openapi::api::core::v1::Secret;
-use rustls::{
-    ServerConfig,
-    crypto::aws_lc_rs,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-};
+use rustls::{ServerConfig, crypto::aws_lc_rs, sign::SingleCertAndKey};
 use tokio::time::timeout;
 use tombolo_api::names::{AUTH_CERTIFICATE_SECRET, NAMESPACE};
 use tombolo_runtime::{observe::Watched, shutdown::Shutdown};
 use tracing::{info, warn};
+
+use crate::key_pair;
 
 /// Waits for the certificate that the control plane makes.
 pub(super) async fn first(certificate: &Watched<Secret>) -> RustlsConfig {
@@ -44,22 +42,12 @@ pub(super) async fn follow(certificate: Watched<Secret>, tls: RustlsConfig, shut
 
 /// Only HTTP/1.1: a request is one small question, and what is not spoken can't be used against us.
 fn config(secret: &Secret) -> Result<Arc<ServerConfig>, String> {
-    let pem = |key: &str| {
-        let bytes = secret.data.as_ref().and_then(|data| data.get(key));
-        bytes.map(|bytes| bytes.0.as_slice()).ok_or_else(|| format!("it has no {key}"))
-    };
-    let chain = CertificateDer::pem_slice_iter(pem("tls.crt")?)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| format!("tls.crt: {error}"))?;
-    // What is wrong with a key is not for logs.
-    let key = PrivateKeyDer::from_pem_slice(pem("tls.key")?)
-        .map_err(|_| "tls.key is no private key in PEM".to_owned())?;
+    let pair = key_pair::read(secret)?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .map_err(|error| error.to_string())?;
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

@@ -10,17 +10,19 @@ use kube::{
     runtime::watcher,
 };
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 use tombolo_api::{
     ClusterId,
     auth::{AuthError, Confidential, IdentityRelease, IdentityResponse, Refusal},
     names::{AUTH_NAMESPACE, IDENTITY_RECORD_LABEL},
 };
-use tombolo_core::identity::{Admission, Record, admit, hash, record_name, return_token_name};
+use tombolo_core::identity::{
+    Admission, Record, admit, hash, record_name, return_token_name, token_in,
+};
 use tombolo_runtime::{observe::Watched, writer};
 use tracing::{error, warn};
 
-use super::{Failure, limits::Limits, token_in};
+use super::{Failure, limits::Limits};
 
 const MANAGER: &str = "liqo-auth";
 
@@ -54,6 +56,37 @@ enum Answer {
     Refusal(AuthError),
     /// Another one has come since, or has got the answer: there will be none to this one.
     Superseded,
+}
+
+/// A request that is recorded. Without a nonce nobody could ask for the answer again: unless it is
+/// handed over, it is given back.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    secret: Secret,
+    /// Where it is given back, if it is.
+    unclaimed: Option<Api<Secret>>,
+}
+
+impl Recorded {
+    /// Who asked has got the answer.
+    pub fn handed_over(mut self) {
+        self.unclaimed = None;
+    }
+}
+
+/// However it comes that nobody waits any more: there was no answer in time, or who asked hung up.
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        let Some(records) = self.unclaimed.take() else { return };
+        let secret = std::mem::take(&mut self.secret);
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(error) = mark_released(&records, &secret).await {
+                    warn!("give back what nobody waits for: {}: {error}", secret.name_any());
+                }
+            });
+        }
+    }
 }
 
 impl Requests {
@@ -92,14 +125,10 @@ impl Requests {
     pub async fn answer(
         &self,
         new: &Record,
-        recorded: &Secret,
+        recorded: &Recorded,
     ) -> Result<IdentityResponse, Failure> {
-        let answer = timeout(PATIENCE, self.answered(new, recorded)).await;
+        let answer = timeout(PATIENCE, self.answered(new, &recorded.secret)).await;
         let Some((answer, secret)) = answer.ok().flatten() else {
-            if new.nonce_hash.is_none() {
-                // Nobody could ask for it again.
-                self.mark_released(recorded).await?;
-            }
             let text = "the control plane of this cluster has not answered in time: try again";
             return Err(Failure::new(StatusCode::GATEWAY_TIMEOUT, text));
         };
@@ -148,7 +177,7 @@ impl Requests {
         if record.nonce_hash != Some(hash(&release.nonce)) {
             return Err(taken());
         }
-        self.mark_released(&secret).await
+        mark_released(&self.records, &secret).await.map_err(|error| internal(&error))
     }
 
     /// Writes the request into its record, and returns that.
@@ -157,7 +186,7 @@ impl Requests {
         new: &Record,
         admitted: Admitted,
         limits: &Limits,
-    ) -> Result<Secret, Failure> {
+    ) -> Result<Recorded, Failure> {
         let name = record_name(&new.cluster_id);
         let mut is_counted = false;
         for attempt in 0..TRIES {
@@ -191,6 +220,8 @@ impl Requests {
             let written = match admission {
                 // It may have been given back just now.
                 Admission::Taken if attempt == 0 => continue,
+                // It is about to go: nobody waits for what was asked then.
+                Admission::Taken if recorded.is_some_and(|recorded| recorded.released) => break,
                 Admission::Taken => return Err(taken()),
                 Admission::New if self.seen.index().len() >= MOST_IDENTITIES => {
                     return Err(no_more());
@@ -214,7 +245,10 @@ impl Requests {
                 }
             };
             match written {
-                Ok(written) => return Ok(written),
+                Ok(secret) => {
+                    let unclaimed = new.nonce_hash.is_none().then(|| self.records.clone());
+                    return Ok(Recorded { secret, unclaimed });
+                }
                 Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
                 Err(error) => return Err(internal(&error)),
             }
@@ -222,17 +256,16 @@ impl Requests {
         let text = "an earlier request of this cluster is still in the way: try again";
         Err(Failure::not_now(text))
     }
+}
 
-    /// Marks this record, and no other that has its name by now, as given back.
-    async fn mark_released(&self, recorded: &Secret) -> Result<(), Failure> {
-        let patch = json!({
-            "metadata": { "uid": recorded.uid() },
-            "data": { "released": encode("true") },
-        });
-        let name = recorded.name_any();
-        let marked = self.records.patch(&name, &manager(), &Patch::Merge(patch)).await;
-        writer::absent_is_fine(marked.map(drop)).map_err(|error| internal(&error))
-    }
+/// Marks this record, and no other that has its name by now, as given back.
+async fn mark_released(records: &Api<Secret>, recorded: &Secret) -> kube::Result<()> {
+    let patch = json!({
+        "metadata": { "uid": recorded.uid() },
+        "data": { "released": encode("true") },
+    });
+    let marked = records.patch(&recorded.name_any(), &manager(), &Patch::Merge(patch)).await;
+    writer::absent_is_fine(marked.map(drop))
 }
 
 /// Forgets an answer that was handed over. Where another request has been recorded meanwhile, what is
@@ -391,7 +424,7 @@ mod tests {
     async fn only_the_record_that_was_read_is_given_back() {
         let secret = recorded(&record("PEM", "1"));
         let (requests, written) = too_late(&secret).await;
-        requests.mark_released(&secret).await.unwrap();
+        mark_released(&requests.records, &secret).await.unwrap();
         let written = written.lock().unwrap();
         assert_eq!(written.len(), 1);
         assert_eq!(written[0].1["metadata"]["uid"], "uid-1");

@@ -1,8 +1,6 @@
 //! Asks another cluster for an identity: for a certificate first, and for a token where its auth
 //! service knows of no certificates.
 
-use std::sync::Arc;
-
 use http::StatusCode;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
@@ -17,7 +15,7 @@ use tombolo_api::{
     names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, CLUSTER_ID_LABEL, PINNED_ANNOTATION},
 };
 use tombolo_core::identity::{
-    Access, Credentials, Incomplete, Subject, is_generation, return_token_name,
+    Access, Credentials, Incomplete, Subject, is_generation, return_token_name, token_in,
 };
 use tombolo_runtime::{metrics::Met, observe::Watched};
 use tracing::{debug, info};
@@ -257,13 +255,8 @@ fn tokens(all: &Watched<Secret>, peer: &ClusterIdentity) -> Vec<Confidential> {
         let name = secret.name_any();
         (name.starts_with("remote-token-"), name)
     });
-    let text = |secret: &Arc<Secret>| {
-        let bytes = secret.data.as_ref()?.get(AUTH_TOKEN_KEY)?;
-        let text = String::from_utf8(bytes.0.clone()).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    };
     let mut tokens: Vec<Confidential> =
-        found.iter().filter_map(text).map(Confidential::from).collect();
+        found.iter().filter_map(|secret| token_in(secret)).collect();
     if tokens.is_empty() {
         tokens.push(Confidential::default());
     }

@@ -25,12 +25,17 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::{
     Fingerprint,
-    auth::{AuthError, ClusterInfo, IdentityRelease, IdentityRequest, IdentityResponse, Refusal},
+    auth::{
+        AuthError, ClusterInfo, Confidential, IdentityRelease, IdentityRequest, IdentityResponse,
+        Refusal,
+    },
 };
 
 const CONNECTING: Duration = Duration::from_secs(5);
 /// The other side waits ten seconds for its control plane.
 const ANSWERING: Duration = Duration::from_secs(15);
+/// Who it is, it knows by itself.
+const INTRODUCING: Duration = Duration::from_secs(5);
 const MOST_BYTES: usize = 1 << 20;
 /// Of what it says when it refuses, this much goes into the status and the log.
 const MOST_SAID: usize = 1024;
@@ -87,7 +92,7 @@ impl AuthService {
 
     /// Who the cluster is, and the fingerprint of the certificate that was shown.
     pub async fn info(&self) -> Result<(ClusterInfo, Fingerprint), Failure> {
-        self.call(Method::GET, "/info", None::<&()>).await
+        self.call(Method::GET, "/info", None::<&()>, &[]).await
     }
 
     /// Asks for an identity in the form of a certificate, if it gives any.
@@ -95,13 +100,14 @@ impl AuthService {
         &self,
         request: &IdentityRequest,
     ) -> Result<IdentityResponse, Failure> {
-        let path = "/identity/certificate";
-        self.call(Method::POST, path, Some(request)).await.map(|(answer, _)| answer)
+        let (path, secrets) = ("/identity/certificate", secrets(request));
+        self.call(Method::POST, path, Some(request), &secrets).await.map(|(answer, _)| answer)
     }
 
     /// Asks for an identity in the form of a token.
     pub async fn identity(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
-        self.call(Method::POST, "/identity", Some(request)).await.map(|(answer, _)| answer)
+        let (path, secrets) = ("/identity", secrets(request));
+        self.call(Method::POST, path, Some(request), &secrets).await.map(|(answer, _)| answer)
     }
 
     /// Gives an identity back.
@@ -109,7 +115,10 @@ impl AuthService {
         let what = format!("DELETE {}/identity", self.url);
         let (status, body, _) =
             self.exchange(&what, Method::DELETE, "/identity", Some(release)).await?;
-        if status.is_success() { Ok(()) } else { Err(refused(what, status, &body)) }
+        match status.is_success() {
+            true => Ok(()),
+            false => Err(refused(what, status, &body, &[&release.nonce])),
+        }
     }
 
     async fn call<T: DeserializeOwned>(
@@ -117,11 +126,12 @@ impl AuthService {
         method: Method,
         path: &str,
         body: Option<&impl Serialize>,
+        secrets: &[&Confidential],
     ) -> Result<(T, Fingerprint), Failure> {
         let what = format!("{method} {}{path}", self.url);
         let (status, body, shown) = self.exchange(&what, method, path, body).await?;
         if !status.is_success() {
-            return Err(refused(what, status, &body));
+            return Err(refused(what, status, &body, secrets));
         }
         match serde_json::from_slice(&body) {
             Ok(answer) => Ok((answer, shown)),
@@ -187,10 +197,11 @@ impl AuthService {
         {
             return Err(Failure::OtherCertificate { what: what(), shown, expected });
         }
-        let why = match timeout(ANSWERING, send(&mut connection.sender, request)).await {
+        let limit = if request.method() == Method::GET { INTRODUCING } else { ANSWERING };
+        let why = match timeout(limit, send(&mut connection.sender, request)).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} s", ANSWERING.as_secs()),
+            Err(_) => format!("no answer within {} s", limit.as_secs()),
         };
         Err(Failure::Unreachable { what: what(), why })
     }
@@ -240,9 +251,18 @@ async fn send(
     Ok((status, body))
 }
 
-fn refused(what: String, status: StatusCode, body: &[u8]) -> Failure {
+/// What is said in a request that nobody else is to read.
+fn secrets(request: &IdentityRequest) -> Vec<&Confidential> {
+    let all = [Some(&request.token), request.nonce.as_ref(), request.return_token.as_ref()];
+    all.into_iter().flatten().collect()
+}
+
+/// What it says goes where many can read it, and it may well repeat what it was told.
+fn refused(what: String, status: StatusCode, body: &[u8], secrets: &[&Confidential]) -> Failure {
     match serde_json::from_slice::<AuthError>(body) {
         Ok(mut error) => {
+            // Before it is cut: half a secret is half known.
+            error.error = secrets.iter().fold(error.error, |said, it| it.hide_in(&said));
             error.error.truncate(error.error.floor_char_boundary(MOST_SAID));
             Failure::Refused { what, status, error }
         }

@@ -15,7 +15,6 @@ use kube::{
     runtime::watcher,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tombolo_api::{
@@ -27,7 +26,7 @@ use tombolo_api::{
         CLUSTER_ID_LABEL, FINGERPRINT_ANNOTATION, NAMESPACE, NONCE_KEY_SECRET,
     },
 };
-use tombolo_core::identity::nonce;
+use tombolo_core::identity::{nonce, token_in};
 use tombolo_runtime::{
     observe::{Observer, named},
     writer,
@@ -35,10 +34,11 @@ use tombolo_runtime::{
 use tracing::info;
 
 use super::{Error, MANAGER, failed, generation};
-use crate::context::Context;
+use crate::{
+    context::Context,
+    key_pair::{self, CERTIFICATE, PRIVATE_KEY},
+};
 
-const CERTIFICATE: &str = "tls.crt";
-const PRIVATE_KEY: &str = "tls.key";
 /// The configured Secret whose certificate is in use.
 const COPIED_FROM: &str = "discovery.liqo.io/copied-from";
 
@@ -59,7 +59,7 @@ pub(super) async fn keep(context: &Context) {
 async fn ensure(client: &Client) -> Result<(), Error> {
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     let token = read(&secrets, AUTH_TOKEN_SECRET).await?;
-    if text(token.as_ref(), AUTH_TOKEN_KEY).is_none() {
+    if token.as_ref().and_then(token_in).is_none() {
         let token = hex(&random()?).into_bytes();
         put(&secrets, AUTH_TOKEN_SECRET, &[(AUTH_TOKEN_KEY, token)], &[]).await?;
         info!(
@@ -125,20 +125,26 @@ async fn certificate(client: &Client, secrets: &Api<Secret>) -> Result<Fingerpri
     let now = read(secrets, AUTH_CERTIFICATE_SECRET).await?;
     if let Some(wanted) = wanted {
         let given = read(secrets, &wanted).await?;
-        let (pem, key) = (text(given.as_ref(), CERTIFICATE), text(given.as_ref(), PRIVATE_KEY));
-        let (Some(pem), Some(key)) = (pem, key) else { return Err(Error::BadCertificate(wanted)) };
-        let print = fingerprint(&pem).ok_or_else(|| Error::BadCertificate(wanted.clone()))?;
-        if text(now.as_ref(), CERTIFICATE).as_ref() != Some(&pem) {
-            let data = [(CERTIFICATE, pem), (PRIVATE_KEY, key)];
-            put(secrets, AUTH_CERTIFICATE_SECRET, &data, &[(COPIED_FROM, &wanted)]).await?;
+        let bad = |why| Error::BadCertificate(wanted.clone(), why);
+        // Nothing takes the place of a certificate that works before it is known to work, too.
+        let print = given
+            .as_ref()
+            .ok_or_else(|| "there is no such Secret".to_owned())
+            .and_then(fingerprint)
+            .map_err(bad)?;
+        let pair = |secret: Option<&Secret>| {
+            [CERTIFICATE, PRIVATE_KEY].map(|key| (key, text(secret, key).unwrap_or_default()))
+        };
+        let wanted_pair = pair(given.as_ref());
+        if pair(now.as_ref()) != wanted_pair {
+            let from = [(COPIED_FROM, &*wanted)];
+            put(secrets, AUTH_CERTIFICATE_SECRET, &wanted_pair, &from).await?;
+            info!("the auth service's certificate is the one in Secret {NAMESPACE}/{wanted}");
         }
         return Ok(print);
     }
     let copied = now.as_ref().is_some_and(|secret| secret.annotations().contains_key(COPIED_FROM));
-    if !copied
-        && text(now.as_ref(), PRIVATE_KEY).is_some()
-        && let Some(print) = text(now.as_ref(), CERTIFICATE).and_then(|pem| fingerprint(&pem))
-    {
+    if !copied && let Some(Ok(print)) = now.as_ref().map(fingerprint) {
         return Ok(print);
     }
     let names = vec![format!("{AUTH_SERVICE}.{NAMESPACE}.svc"), AUTH_SERVICE.to_owned()];
@@ -174,9 +180,11 @@ async fn announce(client: &Client, fingerprint: Fingerprint) -> Result<(), Error
     said.map(drop).map_err(failed("write the fingerprint to the Service of the auth service"))
 }
 
-fn fingerprint(pem: &[u8]) -> Option<Fingerprint> {
-    let certificate = CertificateDer::from_pem_slice(pem).ok()?;
-    Some(Fingerprint(Sha256::digest(&certificate).into()))
+/// Of the certificate in a Secret, if it can be shown; or what is wrong with it.
+fn fingerprint(secret: &Secret) -> Result<Fingerprint, String> {
+    let pair = key_pair::read(secret)?;
+    let certificate = pair.end_entity_cert().map_err(|error| error.to_string())?;
+    Ok(Fingerprint(Sha256::digest(certificate).into()))
 }
 
 async fn read(secrets: &Api<Secret>, name: &str) -> Result<Option<Secret>, Error> {

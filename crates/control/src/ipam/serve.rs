@@ -7,7 +7,7 @@ use tombolo_api::ipam::{
     DESCRIPTORS,
     ipam_server::{IpamServer, SERVICE_NAME},
 };
-use tombolo_runtime::lease::Leading;
+use tombolo_runtime::{lease::Leading, listen};
 use tonic::transport::{Server, server::TcpIncoming};
 use tonic_health::{ServingStatus, server::health_reporter};
 
@@ -48,8 +48,8 @@ impl Ipam {
         leading: Leading,
         tls: Option<Tls>,
     ) -> Result<(), ServeError> {
-        let listener = TcpListener::bind(address)
-            .await
+        let listener = listen::on(address)
+            .and_then(TcpListener::from_std)
             .map_err(|source| ServeError::Listen { address, source })?;
         self.serve_on(listener, leading, tls).await
     }

@@ -62,6 +62,11 @@ impl Caller {
         Self { from: from.into(), ..self.clone() }
     }
 
+    /// The same, to another address of the service.
+    pub fn to(self, service: String) -> Self {
+        Self { service, ..self }
+    }
+
     /// Without TLS; nothing is said yet.
     pub async fn tcp(&self) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;

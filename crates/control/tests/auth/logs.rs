@@ -32,6 +32,13 @@ impl Logs {
         self.text().contains(text)
     }
 
+    /// How many warnings name this ForeignCluster.
+    pub fn warnings(&self, cluster: &str) -> usize {
+        let text = self.text();
+        let names_it = |line: &&str| line.contains(" WARN ") && line.contains(cluster);
+        text.lines().filter(names_it).count()
+    }
+
     pub fn have_no(&self, secret: &str) {
         assert!(secret.len() >= 8 && !self.text().contains(secret), "a secret is in the logs");
     }

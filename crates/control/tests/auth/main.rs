@@ -3,13 +3,19 @@
 
 mod caller;
 mod certificate;
+mod confidential;
+mod echo;
+mod families;
 mod floods;
 mod forgotten;
 mod generation;
+mod given;
+mod hang_up;
 mod hostile;
 mod logs;
 mod manual;
 mod namesake;
+mod own_token;
 mod parting;
 mod pins;
 mod renewal;
@@ -19,6 +25,7 @@ mod service;
 mod side;
 mod slow;
 mod story;
+mod tarpits;
 
 use replay::Lucca;
 use side::Side;
@@ -43,12 +50,14 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     certificate::an_identity_is_a_certificate_whose_key_stays_at_home(&rome, &milan).await;
     certificate::kubectl_can_use_it(&rome, &milan).await;
     story::the_token_that_came_along_is_enough(&rome, &milan).await;
+    let mut confidential = [confidential::of(&rome).await, confidential::of(&milan).await].concat();
     story::a_cluster_is_known_once_and_never_to_itself(&rome, &milan).await;
     service::an_identity_is_given_once(&milan).await;
     service::it_says_who_it_is_and_what_is_wrong(&milan).await;
     certificate::nothing_else_is_signed(&milan).await;
     certificate::a_certificate_is_renewed_in_time(&rome, &milan).await;
     renewal::a_client_in_use_shows_the_next_certificate(&rome, &milan).await;
+    renewal::a_token_is_renewed_by_itself_where_there_is_no_auth_service(&rome, &milan).await;
     renewal::a_token_becomes_a_certificate_when_it_is_renewed(&rome, &milan).await;
     certificate::a_certificate_that_was_taken_away_never_counts_again(&rome, &milan).await;
     generation::a_generation_is_told_before_and_never_comes_again(&milan).await;
@@ -66,10 +75,15 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     story::what_was_never_reached_can_be_deleted(&rome, &milan).await;
     story::what_is_deleted_leaves_nothing(&rome, &milan).await;
     service::a_given_certificate_is_used_as_soon_as_it_is_there(&rome, &logs).await;
+    given::a_certificate_without_its_key_is_not_used(&rome, &logs).await;
     parting::the_last_to_go_takes_the_namespace_along(&rome, &milan).await;
     certificate::where_nobody_signs_there_is_a_token(&rome, &milan).await;
     floods::a_cluster_that_is_told_to_come_again_does(&rome, &milan).await;
+    echo::what_it_repeats_is_told_nobody(&rome, &logs).await;
+    tarpits::who_never_answers_keeps_nobody_waiting(&rome, &milan, &logs).await;
 
+    confidential.extend([confidential::of(&rome).await, confidential::of(&milan).await].concat());
+    confidential::is_told_nobody(&[&rome, &milan], &confidential, &logs).await;
     for side in [&rome, &milan] {
         logs.have_no(&side.token().await);
         logs.have_no(&side.secret("liqo", "liqo-nonce-key", "key").await);
@@ -88,6 +102,9 @@ async fn whatever_hostile_callers_do_others_get_their_identities() {
     let bed = Testbed::builder("hostile").cluster(cluster).start().await.expect("an API server");
     let milan = Side::start(bed.cluster("milan")).await;
     hostile::is_served(&milan).await;
+    own_token::a_token_that_is_none_is_made_anew(&milan).await;
+    families::callers_of_both_families_are_told_apart(&milan).await;
+    hang_up::who_hangs_up_is_not_locked_out(&milan).await;
 
     hostile::what_is_no_request_gets_an_answer_that_says_so(&milan).await;
     hostile::what_is_too_large_is_not_read(&milan).await;

@@ -101,7 +101,11 @@ pub async fn a_given_certificate_is_used_as_soon_as_it_is_there(rome: &Side, log
 }
 
 pub async fn call(side: &Side, method: &str, path: &str, body: &str) -> (u16, Value) {
-    let mut config = Config::new(side.url.parse().expect("a URL"));
+    call_at(&side.url, method, path, body).await
+}
+
+pub async fn call_at(url: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let mut config = Config::new(url.parse().expect("a URL"));
     config.accept_invalid_certs = true;
     let client = Client::try_from(config).expect("a client");
     let request = Request::builder()

@@ -5,6 +5,7 @@
 mod common;
 
 mod dns;
+mod kubectl;
 mod printed;
 
 use std::time::Duration;
@@ -26,6 +27,8 @@ async fn two_clusters_meet_part_and_meet_again() {
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
     common::install(&bed, &["--empty-token"]).await;
     both_know_each_other(&bed).await;
+    kubectl::can_use_the_identity(rome, "milan").await;
+    kubectl::can_use_the_identity(milan, "rome").await;
 
     // What is changed counts at once, for what is there as well.
     for side in bed.clusters() {

@@ -251,7 +251,9 @@ async fn a_namespace_that_is_not_offloaded_any_more_is_left(f: &Fixture) {
     f.rome.deployed("shop", "web").await.expect("it runs again");
 }
 
+/// Also when milan, which has refused, only lets us end what is there.
 async fn a_refused_offer_leaves_nothing(f: &Fixture) {
+    f.is_guest(false).await;
     f.phase("Refused").await;
     f.rome_says(&["get", "node", "-l", "liqo.io/type=virtual-node", "-o", "name"], "").await;
     f.milan_says(&["get", "pods,shadowpods", "-n", "shop-rome", "-o", "name"], "").await;
@@ -266,6 +268,7 @@ async fn a_refused_offer_leaves_nothing(f: &Fixture) {
     ];
     f.rome_says(&finalizers, "").await;
 
+    f.is_guest(true).await;
     f.phase("Accepted").await;
     f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
     f.rome.deployed("shop", "web").await.expect("it runs again");

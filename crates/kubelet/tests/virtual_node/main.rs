@@ -256,7 +256,7 @@ async fn a_refused_offer_leaves_nothing(f: &Fixture) {
     f.is_guest(false).await;
     // How soon they are to end can't be said there any more; that they are, it can.
     let there = "--field-selector=spec.nodeName=liqo-milan";
-    let sooner = ["delete", "pods", "-n", "shop", there, "--grace-period=1", "--wait=false"];
+    let sooner = ["delete", "pods", "-n", "shop", there, "--grace-period=2", "--wait=false"];
     f.rome.kubectl(&sooner).await.expect("they are deleted");
     f.phase("Refused").await;
     f.rome_says(&["get", "node", "-l", "liqo.io/type=virtual-node", "-o", "name"], "").await;

@@ -196,8 +196,11 @@ pub const SCHEDULING_LABEL: &str = "liqo.io/scheduling";
 /// Value of [`SCHEDULING_LABEL`].
 pub const SCHEDULING: &str = "enabled";
 
-/// ClusterRole, bound in twin namespaces: what the home cluster may do there.
+/// ClusterRole, bound in twin namespaces: what the home cluster may do there during a peering.
 pub const TWIN_ROLE: &str = "liqo-twin";
+
+/// ClusterRole, bound in twin namespaces: what the home cluster may do there when the peering is over.
+pub const ENDING_TWIN_ROLE: &str = "liqo-twin-ending";
 
 /// ClusterRole, bound in twin namespaces: what the controllers need there.
 pub const CONTROL_TWIN_ROLE: &str = "liqo-control-twin";

@@ -23,7 +23,7 @@ use kube::{
     runtime::{reflector::Store, watcher},
 };
 use tombolo_api::{
-    ClusterIdentity,
+    ClusterId, ClusterIdentity,
     auth::{AuthError, Confidential, Refusal},
     discovery::ResourceRequest,
     names::{
@@ -32,7 +32,8 @@ use tombolo_api::{
     },
 };
 use tombolo_core::identity::{
-    Access, Credentials, NotARecord, Record, Stage, Subject, name_or_id, stage,
+    Access, Credentials, NotARecord, Record, Stage, Subject, makes_room, name_or_id,
+    recorded_cluster, stage,
 };
 use tombolo_runtime::{
     finalizer,
@@ -73,6 +74,7 @@ pub async fn run(context: Arc<Context>) {
     });
     let giver = Giver {
         requests: context.watches.of::<ResourceRequest>(),
+        records: records.index().clone(),
         context: context.clone(),
         signer: Signer::default(),
         ensured: Ensured::default(),
@@ -133,6 +135,7 @@ fn record_of(records: &Store<Secret>, tenant: &str) -> Option<String> {
 /// What it takes to give identities.
 struct Giver {
     context: Arc<Context>,
+    records: Store<Secret>,
     /// By which the rights of an identity widen and narrow.
     requests: Arc<Watched<ResourceRequest>>,
     signer: Signer,
@@ -144,13 +147,16 @@ impl Giver {
         let client = &self.context.client;
         let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
         let name = secret.name_any();
-        let record = Record::read(secret).map_err(|error| Error::Record(name.clone(), error))?;
         if secret.metadata.deletion_timestamp.is_some() {
             self.ensured.forget(secret);
-            withdraw(&self.context, &record).await?;
+            // However little can be read of it, the rights go.
+            if let Some(cluster) = recorded_cluster(secret) {
+                withdraw(&self.context, &cluster).await?;
+            }
             let ended = finalizer::remove(&records, secret, FINALIZER).await;
             return ended.map(Again::from).map_err(failed("end the record"));
         }
+        let record = Record::read(secret).map_err(|error| Error::Record(name.clone(), error))?;
         if record.released {
             info!(cluster = %record.cluster_id, "the cluster gives its identity back");
             let gone = writer::delete_if_same(&records, &name, secret.uid().as_deref()).await;
@@ -159,13 +165,18 @@ impl Giver {
         if record.is_open() {
             return self.answer(&records, secret, &record).await;
         }
-        let stage = self.stage(record.tenant.as_deref());
+        self.requests.filled().await;
+        let (stage, now) = (self.stage(record.tenant.as_deref()), Timestamp::now());
+        if makes_room(stage, self.records.len(), record.answered_at, now) {
+            info!(cluster = %record.cluster_id, "its identity was not renewed: there is need of room");
+            let gone = writer::delete_if_unchanged(&records, secret).await;
+            return gone.map(Again::from).map_err(failed("delete the record"));
+        }
         if !self.ensured.is_recent(secret, stage) {
             let found = tenant::known(&self.context, &record.cluster_id).await;
             let subject = self.subject(&record, found.as_deref()).await?;
             self.ensure(secret, &record, found, &subject).await?;
         }
-        let now = Timestamp::now();
         match record.forget_at() {
             Some(time) if time <= now => write(&records, secret, &record.handed_over()).await,
             Some(time) => Ok(Again::After(time.duration_since(now).unsigned_abs())),
@@ -356,7 +367,7 @@ async fn keep_token(context: &Context, record: &Record, token: &Confidential) ->
     let data = (AUTH_TOKEN_KEY.to_owned(), ByteString(token.reveal().as_bytes().to_vec()));
     let secret = Secret {
         metadata: ObjectMeta {
-            name: Some(remote_token(record)),
+            name: Some(remote_token(&record.cluster_id)),
             labels: Some(labels.into()),
             ..ObjectMeta::default()
         },
@@ -367,8 +378,8 @@ async fn keep_token(context: &Context, record: &Record, token: &Confidential) ->
     kept.map(drop).map_err(failed("keep the token that came with the request"))
 }
 
-fn remote_token(record: &Record) -> String {
-    format!("remote-token-{}", record.cluster_id)
+fn remote_token(cluster: &ClusterId) -> String {
+    format!("remote-token-{cluster}")
 }
 
 async fn root_ca(context: &Context) -> Result<Option<String>, Error> {
@@ -383,13 +394,13 @@ async fn root_ca(context: &Context) -> Result<Option<String>, Error> {
     Ok(pem)
 }
 
-/// Removes all that the identity consists of.
-async fn withdraw(context: &Context, record: &Record) -> Result<(), Error> {
+/// Removes all that the identity of a cluster consists of.
+async fn withdraw(context: &Context, cluster: &ClusterId) -> Result<(), Error> {
     let client = &context.client;
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
-    let gone = secrets.delete(&remote_token(record), &Default::default()).await.map(drop);
+    let gone = secrets.delete(&remote_token(cluster), &Default::default()).await.map(drop);
     writer::absent_is_fine(gone).map_err(failed("delete the token of the cluster"))?;
-    let tenant = tenant::find(client, &record.cluster_id).await?;
+    let tenant = tenant::find(client, cluster).await?;
     // First of all: what was signed for this cluster until now must never count again.
     let used = match &tenant {
         Some(tenant) => account::generation(client, &tenant.name_any()).await?,
@@ -399,7 +410,7 @@ async fn withdraw(context: &Context, record: &Record) -> Result<(), Error> {
     let Some(tenant) = tenant else { return Ok(()) };
     account::remove(client, &tenant.name_any()).await?;
     let us = &context.settings.cluster_name;
-    tenant::remove_unless_needed(client, &tenant, &record.cluster_id, us).await?;
-    info!(cluster = %record.cluster_id, "the identity is gone");
+    tenant::remove_unless_needed(client, &tenant, cluster, us).await?;
+    info!(%cluster, "the identity is gone");
     Ok(())
 }

@@ -101,7 +101,8 @@ enum Error {
 }
 
 async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error> {
-    if request.meta().deletion_timestamp.is_some() {
+    let leaves = request.meta().deletion_timestamp.is_some();
+    if leaves && request_state(request) != RequestState::Refused {
         return Ok(());
     }
     let context = &state.context;

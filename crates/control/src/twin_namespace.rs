@@ -1,8 +1,9 @@
 //! The namespaces that stand for those of other clusters: made, kept and removed as the
-//! NamespaceMaps say that they have sent.
+//! NamespaceMaps say that they have sent. When the peering is over they go, whatever these say.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::Namespace,
     rbac::v1::{RoleBinding, Subject},
@@ -13,16 +14,23 @@ use kube::{
     runtime::reflector::{ObjectRef, Store},
 };
 use tombolo_api::names::{
-    CONTROL_ACCOUNT, CONTROL_TWIN_ROLE, FINALIZER, HOME_NAMESPACE_ANNOTATION, NAMESPACE,
-    REMOTE_CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_ACCOUNT, TWIN_ROLE,
+    CONTROL_ACCOUNT, CONTROL_TWIN_ROLE, ENDING_TWIN_ROLE, FINALIZER, HOME_NAMESPACE_ANNOTATION,
+    NAMESPACE, REMOTE_CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_ACCOUNT, TWIN_ROLE,
 };
-use tombolo_api::{ClusterId, virtualkubelet::NamespaceMap};
-use tombolo_core::offloading::{Existing, Twin, is_twin, twins};
+use tombolo_api::{
+    ClusterId, ClusterName, discovery::ResourceRequest, sharing::ResourceOffer,
+    virtualkubelet::NamespaceMap,
+};
+use tombolo_core::{
+    identity::{Stage, stage, twin_role},
+    offloading::{Existing, Twin, is_outstayed, is_twin, twins},
+};
 use tombolo_runtime::{
     finalizer,
-    observe::{Observer, named},
+    observe::{Observer, Watched, named},
     writer,
 };
+use tracing::info;
 
 use crate::{
     binding::{Rights, account_of, bind},
@@ -33,8 +41,13 @@ use crate::{
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
     let (mut observer, watches, client) = (Observer::new(), &ctx.watches, &ctx.client);
+    observer.look_again_after(AGAIN);
+    observer.share(watches.of::<ResourceRequest>());
     let seen = Seen {
         client: client.clone(),
+        us: ctx.settings.cluster_name.clone(),
+        requests: watches.of(),
+        offers: observer.share(watches.of()),
         namespaces: observer.share(watches.of()),
         maps: observer.share(watches.of()),
         bindings: Bound::ALL
@@ -53,6 +66,8 @@ enum Error {
     Bind(String, &'static str, #[source] kube::Error),
     #[error("delete namespace {0}, which the home cluster wants no more")]
     Delete(String, #[source] kube::Error),
+    #[error("delete the NamespaceMap in {0}: its sender may have no pods here any more")]
+    Outstayed(String, #[source] kube::Error),
     #[error("set the finalizer of the NamespaceMap in {0}")]
     Finalize(String, #[source] kube::Error),
     #[error("write the status of the NamespaceMap in {0}")]
@@ -61,6 +76,9 @@ enum Error {
 
 const MANAGER: &str = "liqo-control/twin-namespace";
 
+/// Whether somebody has had enough time to leave is looked at this often.
+const AGAIN: Duration = Duration::from_secs(60);
+
 /// Whoever runs pods here from outside gets no more than that: no pod of theirs is privileged, or
 /// sees the node. Who trusts them more changes the label.
 const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
@@ -68,9 +86,12 @@ const POD_SECURITY: &str = "baseline";
 
 struct Seen {
     client: Client,
+    us: ClusterName,
+    requests: Arc<Watched<ResourceRequest>>,
+    offers: Store<ResourceOffer>,
     namespaces: Store<Namespace>,
     maps: Store<NamespaceMap>,
-    bindings: [(Bound, Store<RoleBinding>); 2],
+    bindings: [(Bound, Store<RoleBinding>); 3],
     /// The bindings of other clusters' identities, in their tenant namespaces.
     identities: Store<RoleBinding>,
 }
@@ -78,19 +99,22 @@ struct Seen {
 /// Who gets rights in a twin namespace.
 #[derive(Clone, Copy)]
 enum Bound {
-    /// The home cluster.
+    /// The home cluster, during the peering.
     Home,
+    /// The home cluster, when the peering is over.
+    EndingHome,
     /// The controllers of this one.
     Control,
 }
 
 impl Bound {
-    const ALL: [Self; 2] = [Self::Home, Self::Control];
+    const ALL: [Self; 3] = [Self::Home, Self::EndingHome, Self::Control];
 
     /// The ClusterRole, which the RoleBinding is called after.
     fn role(self) -> &'static str {
         match self {
             Self::Home => TWIN_ROLE,
+            Self::EndingHome => ENDING_TWIN_ROLE,
             Self::Control => CONTROL_TWIN_ROLE,
         }
     }
@@ -126,6 +150,13 @@ impl Seen {
             // The change of the map is what goes on from here.
             return added.map_err(|error| Error::Finalize(tenant, error));
         }
+        let stage = stage(&self.us, self.requests.within(&tenant).iter().map(|request| &**request));
+        let offer = self.offers.get(&ObjectRef::new(self.us.as_str()).within(&tenant));
+        if !leaves && is_outstayed(stage, offer.as_deref(), Timestamp::now()) {
+            info!(cluster = %home, "there is no peering any more: its namespaces go");
+            let gone = writer::delete_if_same(&maps, &map.name_any(), map.uid().as_deref()).await;
+            return gone.map_err(|error| Error::Outstayed(tenant, error));
+        }
         let wanted = |name: &String| map.spec.desired_mapping.values().any(|want| want == name);
         let existing: BTreeMap<_, _> = namespaces
             .iter()
@@ -133,11 +164,11 @@ impl Seen {
             .filter(|(name, existing)| *existing != Existing::Foreign || wanted(name))
             .collect();
         let plan = twins(map, &existing);
-        for twin in &plan.make {
+        for twin in plan.make.iter().filter(|_| stage >= Stage::Hosted) {
             self.make(twin, home).await?;
         }
         for twin in &plan.keep {
-            self.bind(twin, &tenant).await?;
+            self.bind(twin, &tenant, stage).await?;
         }
         let all: Api<Namespace> = Api::all(self.client.clone());
         for name in &plan.delete {
@@ -146,7 +177,8 @@ impl Seen {
             deleted.map_err(|error| Error::Delete(name.clone(), error))?;
         }
         if leaves && plan.status.current_mapping.is_empty() {
-            let removed = finalizer::remove(&maps, map, FINALIZER).await;
+            // Whatever else holds it, its sender has put there.
+            let removed = finalizer::remove_all(&maps, map).await;
             return removed.map_err(|error| Error::Finalize(tenant, error));
         }
         if map.status.clone().unwrap_or_default() != plan.status {
@@ -184,9 +216,10 @@ impl Seen {
 
     /// The home cluster is whoever its identity says in its tenant namespace: nobody, once that has
     /// been taken away.
-    fn who(&self, bound: Bound, tenant: &str) -> Vec<Subject> {
+    fn who(&self, bound: Bound, tenant: &str, stage: Stage) -> Vec<Subject> {
         match bound {
-            Bound::Home => {
+            Bound::Home | Bound::EndingHome if bound.role() != twin_role(stage) => Vec::new(),
+            Bound::Home | Bound::EndingHome => {
                 let identity = self.identities.get(&ObjectRef::new(TENANT_ACCOUNT).within(tenant));
                 identity.and_then(|binding| binding.subjects.clone()).unwrap_or_default()
             }
@@ -194,19 +227,20 @@ impl Seen {
         }
     }
 
-    async fn bind(&self, twin: &Twin, tenant: &str) -> Result<(), Error> {
+    async fn bind(&self, twin: &Twin, tenant: &str, stage: Stage) -> Result<(), Error> {
         let api = Api::namespaced(self.client.clone(), &twin.name);
         for (bound, bindings) in &self.bindings {
             let role = bound.role();
-            let wanted = bind(role, Rights::ClusterRole(role), self.who(*bound, tenant));
+            let who = self.who(*bound, tenant, stage);
             let have = bindings.get(&ObjectRef::new(role).within(&twin.name));
-            if have.is_some_and(|b| {
-                b.role_ref == wanted.role_ref
-                    && b.subjects.clone().unwrap_or_default()
-                        == wanted.subjects.clone().unwrap_or_default()
-            }) {
+            let is_as_wanted = match have {
+                Some(have) => have.subjects.as_deref().unwrap_or_default() == who,
+                None => who.is_empty(),
+            };
+            if is_as_wanted {
                 continue;
             }
+            let wanted = bind(role, Rights::ClusterRole(role), who);
             let applied = writer::apply(&api, MANAGER, &wanted).await;
             applied.map_err(|error| Error::Bind(twin.name.clone(), role, error))?;
         }

@@ -17,7 +17,7 @@ use tombolo_api::{ClusterIdentity, ClusterName};
 
 pub use selector::selects;
 pub use status::{PeerMap, is_gone_everywhere, status};
-pub use twin::{Existing, Twin, TwinPlan, is_twin, twins};
+pub use twin::{Existing, Twin, TwinPlan, is_outstayed, is_twin, twins};
 
 /// A cluster that namespaces can be offloaded to, as selectors see it.
 #[derive(Clone, Debug, PartialEq, Eq)]

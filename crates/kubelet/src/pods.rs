@@ -334,7 +334,11 @@ async fn delete_shadow(
             "annotations": { GRACE_PERIOD_ANNOTATION: seconds.to_string() },
         } });
         let done = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        stale_is_fine(done.map(drop))?;
+        match stale_is_fine(done.map(drop)) {
+            // When the peering is over we may not say how soon, but still that it is to end.
+            Err(kube::Error::Api(status)) if status.code == 403 => {}
+            said => said?,
+        }
     }
     let params = DeleteParams {
         preconditions: Some(Preconditions { uid, resource_version: None }),

@@ -56,6 +56,17 @@ where
     }
 }
 
+/// Takes all off the object. An object that is gone needs none.
+pub async fn remove_all<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    match set(api, object, &[]).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// With the version that was seen, so that nobody else's finalizer is lost.
 async fn set<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> kube::Result<K>
 where

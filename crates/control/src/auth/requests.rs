@@ -17,7 +17,7 @@ use tombolo_api::{
     names::{AUTH_NAMESPACE, IDENTITY_RECORD_LABEL},
 };
 use tombolo_core::identity::{
-    Admission, Record, admit, hash, record_name, return_token_name, token_in,
+    Admission, MOST_IDENTITIES, Record, admit, hash, record_name, return_token_name, token_in,
 };
 use tombolo_runtime::{observe::Watched, writer};
 use tracing::{error, warn};
@@ -30,8 +30,6 @@ const MANAGER: &str = "liqo-auth";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a record is written anew when somebody else has changed it meanwhile.
 const TRIES: usize = 5;
-/// How many identities there are: where it takes no token, anybody could fill the API server.
-const MOST_IDENTITIES: usize = 1024;
 
 /// The records, in the API server.
 pub(super) struct Requests {

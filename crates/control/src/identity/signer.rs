@@ -151,3 +151,65 @@ fn has(request: &CertificateSigningRequest, condition: &str) -> bool {
     let conditions = request.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|it| it.type_ == condition && it.status == "True"))
 }
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn request(status: &Value) -> CertificateSigningRequest {
+        let spec = json!({ "request": "", "signerName": SIGNER });
+        serde_json::from_value(json!({ "metadata": {}, "spec": spec, "status": status })).unwrap()
+    }
+
+    fn condition(kind: &str, status: &str) -> Value {
+        json!({ "type": kind, "status": status })
+    }
+
+    #[test]
+    fn nothing_has_come_of_it_before_there_is_a_certificate() {
+        let approved = json!({ "conditions": [condition("Approved", "True")] });
+        for status in [Value::Null, json!({}), approved, json!({ "certificate": "" })] {
+            assert_eq!(outcome(&request(&status)), None, "{status}");
+        }
+    }
+
+    #[test]
+    fn what_is_signed_is_given() {
+        // "PEM", in base64.
+        let signed =
+            json!({ "certificate": "UEVN", "conditions": [condition("Approved", "True")] });
+        assert_eq!(outcome(&request(&signed)), Some(Some(b"PEM".to_vec())));
+        let not_denied =
+            json!({ "certificate": "UEVN", "conditions": [condition("Denied", "False")] });
+        assert_eq!(outcome(&request(&not_denied)), Some(Some(b"PEM".to_vec())));
+    }
+
+    #[test]
+    fn where_the_signer_denies_or_fails_there_is_none() {
+        for kind in ["Denied", "Failed"] {
+            let conditions = [condition("Approved", "True"), condition(kind, "True")];
+            for certificate in [Value::Null, json!("UEVN")] {
+                let status = json!({ "certificate": certificate, "conditions": conditions });
+                assert_eq!(outcome(&request(&status)), Some(None), "{status}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_it_may_not_be_asked_or_is_not_known_that_is_no_failure() {
+        let answered = |code| {
+            let status = json!({ "code": code });
+            let status: Status = serde_json::from_value(status).unwrap();
+            failed("make")(kube::Error::Api(status.boxed()))
+        };
+        assert!(is_forbidden(&answered(403)) && is_forbidden(&answered(404)));
+        for code in [401, 409, 422, 429, 500, 503] {
+            assert!(!is_forbidden(&answered(code)), "{code}");
+        }
+        assert!(!is_forbidden(&Error::Random));
+        assert!(!is_forbidden(&failed("make")(kube::Error::LinesCodecMaxLineLengthExceeded)));
+    }
+}

@@ -30,7 +30,7 @@ use tombolo_api::{
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    identity::{Users, record_name, tenant_namespace},
+    identity::{Users, record_name, tenant_namespaces},
     peering::{Farewell, farewell},
 };
 use tombolo_runtime::writer;
@@ -195,8 +195,7 @@ where
     Ok(!found.items.is_empty())
 }
 
-/// Makes one that is called after the peer, and after its id too when that name is taken. Says whether
-/// it was not there before.
+/// Makes one, by the first name for it that nobody else has. Says whether it was not there before.
 async fn make(client: &Client, peer: &ClusterIdentity) -> Result<(Arc<Namespace>, bool), Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
@@ -213,19 +212,29 @@ async fn make(client: &Client, peer: &ClusterIdentity) -> Result<(Arc<Namespace>
         },
         ..Namespace::default()
     };
-    let name = tenant_namespace(peer, |_| false);
-    let made = match namespaces.create(&params, &called(&name)).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => {
-            // It may be the peer's, made for the other direction just now.
-            if let Some(namespace) = find(client, &peer.cluster_id).await? {
-                return Ok((Arc::new(namespace), false));
+    let [first, second, last] = tenant_namespaces(peer);
+    for name in [first, second] {
+        match namespaces.create(&params, &called(&name)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                // It may be the peer's, made for the other direction just now.
+                if let Some(namespace) = find(client, &peer.cluster_id).await? {
+                    return Ok((Arc::new(namespace), false));
+                }
             }
-            namespaces.create(&params, &called(&tenant_namespace(peer, |_| true))).await
+            made => return made_just_now(peer, &name, made),
         }
-        made => made,
-    };
+    }
+    let made = namespaces.create(&params, &called(&last)).await;
+    made_just_now(peer, &last, made)
+}
+
+fn made_just_now(
+    peer: &ClusterIdentity,
+    name: &str,
+    made: kube::Result<Namespace>,
+) -> Result<(Arc<Namespace>, bool), Error> {
     let made = made.map_err(failed(format!("make the namespace {name}")))?;
-    info!(namespace = made.name_any(), cluster = %peer.cluster_id, "made the tenant namespace");
+    info!(namespace = name, cluster = %peer.cluster_id, "made the tenant namespace");
     Ok((Arc::new(made), true))
 }
 

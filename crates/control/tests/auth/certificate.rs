@@ -131,6 +131,7 @@ pub async fn a_certificate_that_was_taken_away_never_counts_again(rome: &Side, m
     assert_eq!(status_of(&new, "liqo-tenant-rome").await, 200);
     rights::nothing_is_allowed("certificate", &old).await;
     records.delete("identity-id-of-siena", &Default::default()).await.expect("deleted");
+    milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-siena").await;
 }
 
 /// What somebody sends who has a token, a nonce, and other things in mind.

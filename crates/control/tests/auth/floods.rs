@@ -9,8 +9,8 @@ use std::{
 };
 
 use futures::{StreamExt, future::join_all, stream};
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tombolo_api::discovery::AuthStatus;
@@ -229,6 +229,14 @@ pub async fn there_are_only_so_many_identities(milan: &Side) {
     };
     let first = async || asks("id-of-first").await.status;
     eventually("it takes no token", first, |status| *status == 200).await;
+    // Whoever does not come again keeps its identity as long as there is room.
+    assert_eq!(asks("id-of-unused").await.status, 200);
+    let (unused, tenant) = ("identity-id-of-unused", "liqo-tenant-id-of-unused");
+    let long_ago = || json!({ "stringData": { "answeredAt": "2026-01-01T12:00:00Z" } });
+    milan.put_in::<Secret>("liqo-auth", unused, long_ago()).await;
+    assert_eq!(asks("id-of-first").await.status, 200, "that was seen, too");
+    let kept = milan.get_in::<Secret>("liqo-auth", unused).await.expect("the record");
+    assert!(kept.metadata.deletion_timestamp.is_none());
 
     let records = milan.within::<Secret>("liqo-auth");
     let filler = |number| {
@@ -248,6 +256,18 @@ pub async fn there_are_only_so_many_identities(milan: &Side) {
     assert!(error.contains("delete the Secret identity-<cluster id>"), "{error}");
     assert!(milan.get_in::<Secret>("liqo-auth", "identity-id-of-one-too-many").await.is_none());
     assert_eq!(asks("id-of-first").await.status, 200, "who has one keeps it");
+
+    // Now it makes room, and nobody who has come since does.
+    assert!(milan.get::<Namespace>(tenant).await.is_some());
+    let touched = json!({ "metadata": { "annotations": { "touched": "" } } });
+    let touched = Patch::Merge(touched);
+    for name in [unused, "identity-id-of-first"] {
+        records.patch(name, &PatchParams::default(), &touched).await.expect("touched");
+    }
+    milan.until_gone_in::<Secret>("liqo-auth", unused).await;
+    milan.until_gone::<Namespace>(tenant).await;
+    let kept = milan.get_in::<Secret>("liqo-auth", "identity-id-of-first").await;
+    assert!(kept.is_some_and(|kept| kept.metadata.deletion_timestamp.is_none()));
     is_served(milan).await;
 
     let fillers = ListParams::default().labels("filler=true");

@@ -5,9 +5,11 @@ mod caller;
 mod certificate;
 mod confidential;
 mod echo;
+mod exposed;
 mod families;
 mod floods;
 mod forgotten;
+mod garbled;
 mod generation;
 mod given;
 mod hang_up;
@@ -22,8 +24,10 @@ mod renewal;
 mod replay;
 mod rights;
 mod service;
+mod short_lived;
 mod side;
 mod slow;
+mod squatters;
 mod story;
 mod tarpits;
 
@@ -62,6 +66,8 @@ async fn clusters_get_identities_and_keep_to_their_rights() {
     certificate::a_certificate_that_was_taken_away_never_counts_again(&rome, &milan).await;
     generation::a_generation_is_told_before_and_never_comes_again(&milan).await;
     rights::an_identity_can_do_what_it_should_and_nothing_else(&rome, &milan).await;
+    short_lived::an_identity_becomes_no_token_for_long(&rome, &milan).await;
+    exposed::the_auth_service_can_do_next_to_nothing(&milan).await;
     story::an_identity_outlives_the_url_it_came_from(&rome, &milan).await;
     story::a_lost_identity_is_asked_for_again(&rome, &milan).await;
     story::an_identity_follows_the_api_server_that_it_is_for(&rome, &milan).await;
@@ -124,6 +130,9 @@ async fn whatever_hostile_callers_do_others_get_their_identities() {
     floods::tokens_can_not_be_guessed(&milan, &lucca).await;
     let lucca = lucca.at([127, 0, 0, 10]);
     replay::an_old_request_gives_nothing_after_the_identity_was_taken_away(&milan, &lucca).await;
+    replay::of_two_that_come_at_once_one_gets_it(&milan).await;
+    squatters::names_that_are_taken_keep_nobody_out(&milan).await;
+    garbled::a_record_that_can_not_be_read_can_be_taken_away(&milan).await;
     hostile::is_served(&milan).await;
 
     floods::two_hundred_clusters_may_come_at_once_from_one_address(&milan).await;

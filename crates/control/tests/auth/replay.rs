@@ -1,5 +1,6 @@
 //! Requests that were heard somewhere and are sent again, and clusters that say they are another one.
 
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::{Api, ResourceExt};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
@@ -102,6 +103,26 @@ pub async fn a_stolen_id_is_of_no_use(milan: &Side, lucca: &Lucca) {
     }
     assert_eq!(lucca.asks(&lucca.request).await.status, 200, "lucca's own limit was used up");
     assert_eq!((names(milan).await, self::account(milan).await), (records, account));
+}
+
+/// Nobody has the identity yet, and several want it at the same time, each with a nonce of its own.
+pub async fn of_two_that_come_at_once_one_gets_it(milan: &Side) {
+    let caller = Caller::new(milan, [127, 0, 0, 11]).await;
+    let token = milan.token().await;
+    for turn in 0..10 {
+        let asks = ["one", "another"].map(|nonce| {
+            let id = format!("id-of-contested-{turn}");
+            let request = json!({ "clusterID": id, "token": token, "nonce": nonce });
+            let caller = &caller;
+            async move { caller.posts("/identity", &request).await }
+        });
+        let answers = join_all(asks).await;
+        let given = |answer: &&Answer| answer.status == 200;
+        assert_eq!(answers.iter().filter(given).count(), 1, "{answers:?}");
+        let other = answers.iter().find(|answer| answer.status != 200).expect("the other one");
+        assert_eq!((other.status, other.reason()), (409, "IdentityTaken"));
+        assert!(other.body["kubeconfig"].is_null());
+    }
 }
 
 /// What was asked for before the identity was taken away gives nothing afterwards.

@@ -111,18 +111,18 @@ async fn grows_and_shrinks(milan: &Side, form: &str, there: &Client) {
 }
 
 /// What was tried with one form of identity at one stage.
-struct Table {
+pub struct Table {
     form: String,
     stage: &'static str,
     rows: Vec<String>,
 }
 
 impl Table {
-    fn new(form: &str, stage: &'static str) -> Self {
+    pub fn new(form: &str, stage: &'static str) -> Self {
         Self { form: form.to_owned(), stage, rows: Vec::new() }
     }
 
-    async fn try_in_vain(&mut self, client: &Client, method: &str, path: &str) {
+    pub async fn try_in_vain(&mut self, client: &Client, method: &str, path: &str) {
         let status = self.note(client, method, path).await;
         let what = format!("{method} {path} as {}, {}", self.form, self.stage);
         assert!([401, 403].contains(&status), "{what}: {status}");
@@ -134,13 +134,20 @@ impl Table {
         assert!((200..300).contains(&status), "{what}: {status}");
     }
 
+    /// The same, for rights that were given just now.
+    pub async fn succeeds_soon(&mut self, client: &Client, method: &str, path: &str) {
+        let ask = async || attempt(client, method, path).await;
+        eventually(&format!("{method} {path}"), ask, |status| (200..300).contains(status)).await;
+        self.try_with_success(client, method, path).await;
+    }
+
     async fn note(&mut self, client: &Client, method: &str, path: &str) -> u16 {
         let status = attempt(client, method, path).await;
         self.rows.push(format!("{status} {method:11} {path}"));
         status
     }
 
-    fn print(&self) {
+    pub fn print(&self) {
         println!("{}, {}: {} attempts", self.form, self.stage, self.rows.len());
         self.rows.iter().for_each(|row| println!("  {row}"));
     }
@@ -190,6 +197,12 @@ fn refused() -> Vec<(&'static str, String)> {
         ("GET", "/api/v1/namespaces/liqo-auth/secrets".into()),
         ("GET", "/api/v1/namespaces/liqo-auth/secrets/identity-id-of-rome".into()),
         ("GET", "/api/v1/namespaces/default/pods".into()),
+        ("GET", "/api/v1/namespaces/shop-naples/secrets".into()),
+        ("POST", "/api/v1/namespaces/shop-naples/secrets".into()),
+        ("POST", "/api/v1/namespaces/shop-naples/pods/web/exec".into()),
+        ("GET", "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/shop-naples/shadowpods".into()),
+        ("APPLY", "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/shop-naples/shadowpods/web".into()),
+        ("DELETE", "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/shop-naples/shadowpods/web".into()),
         // The cluster's.
         ("GET", "/api/v1/namespaces".into()),
         ("GET", "/api/v1/nodes".into()),

@@ -3,6 +3,7 @@
 //! out of service with these.
 
 mod endpoints;
+mod guests;
 mod namespaces;
 mod pods;
 mod world;

@@ -7,7 +7,9 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tombolo_api::{
-    discovery::ForeignCluster, offloading::NamespaceOffloading, sharing::ResourceOffer,
+    discovery::{ForeignCluster, ResourceRequest},
+    offloading::NamespaceOffloading,
+    sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
 use tombolo_control::{
@@ -49,7 +51,15 @@ async fn start() -> (Testbed, World) {
     for peer in ["rome", "milan"] {
         world.tenant(&format!("liqo-tenant-{peer}"), &format!("id-of-{peer}")).await;
     }
+    let roles = include_str!("../../../tombolo/manifests/roles.yaml");
+    let (_comment, roles) = roles.split_once('\n').expect("a comment of the templates");
+    world.cluster.apply(roles).await.expect("the roles are made");
     world.identity_of("rome").await;
+    let identity = json!({ "clusterID": "id-of-rome", "clusterName": "rome" });
+    let request = json!({ "clusterIdentity": identity, "authUrl": "https://192.0.2.1" });
+    world.put_in::<ResourceRequest>("liqo-tenant-rome", "rome", json!({ "spec": request })).await;
+    let accepted = json!({ "state": "Accepted" });
+    world.put_status_in::<ResourceRequest>("liqo-tenant-rome", "rome", accepted).await;
     let tenant = json!({ "tenantNamespace": { "local": "liqo-tenant-milan" } });
     world.foreign_cluster("milan", tenant).await;
     let offer = json!({
@@ -99,7 +109,7 @@ async fn carry(client: Client) {
 
 impl World {
     /// The other cluster has an identity here.
-    async fn identity_of(&self, peer: &str) {
+    pub async fn identity_of(&self, peer: &str) {
         let tenant = format!("liqo-tenant-{peer}");
         let role = json!({
             "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "liqo-cluster",

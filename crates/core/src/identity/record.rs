@@ -54,6 +54,15 @@ pub fn record_name(cluster: &ClusterId) -> String {
     format!("identity-{cluster}")
 }
 
+/// Whose record a Secret is, though nothing else in it may be readable: what it says, or what it is
+/// called.
+pub fn recorded_cluster(secret: &Secret) -> Option<ClusterId> {
+    let said = secret.data.as_ref().and_then(|data| data.get(CLUSTER_ID));
+    let said = said.and_then(|bytes| str::from_utf8(&bytes.0).ok()?.parse().ok());
+    let called = || secret.metadata.name.as_ref()?.strip_prefix("identity-")?.parse().ok();
+    said.or_else(called)
+}
+
 /// Name of the Secret, beside the records, with the token that one cluster may show besides the
 /// one for all.
 pub fn return_token_name(cluster: &ClusterId) -> String {
@@ -206,6 +215,22 @@ mod tests {
         record.refusal = Some(AuthError::other_generation("2".to_owned()));
         assert_eq!(Record::read(&record.to_secret()), Ok(record));
         assert_eq!(Record::read(&Secret::default()), Err(NotARecord("clusterID")));
+    }
+
+    #[test]
+    fn a_record_that_is_garbled_still_says_whose_it_is() {
+        let mut secret = record(None).to_secret();
+        let data = secret.data.as_mut().unwrap();
+        data.remove("request");
+        data.insert("clusterName".to_owned(), ByteString(b"not a name".to_vec()));
+        assert!(Record::read(&secret).is_err());
+        let id = |secret: &Secret| recorded_cluster(secret).map(|id| id.to_string());
+        assert_eq!(id(&secret).as_deref(), Some("cluster-1"));
+        secret.data.as_mut().unwrap().insert("clusterID".to_owned(), ByteString(vec![0xff]));
+        assert_eq!(id(&secret).as_deref(), Some("cluster-1"), "by its name");
+        secret.data = None;
+        assert_eq!(id(&secret).as_deref(), Some("cluster-1"), "by its name");
+        assert_eq!(id(&Secret::default()), None);
     }
 
     #[test]

@@ -1,20 +1,24 @@
-//! What a peer's identity may do in its tenant namespace. It grows when a peering is accepted and
-//! shrinks when the peering ends.
+//! What a peer's identity may do, in its tenant namespace and in the twins of its namespaces. It
+//! grows when a peering is accepted and shrinks when the peering ends.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use tombolo_api::{
     ClusterName,
     discovery::{RequestState, ResourceRequest},
-    names::TENANT_ACCOUNT,
+    names::{ENDING_TWIN_ROLE, TENANT_ACCOUNT, TWIN_ROLE},
 };
+
+use crate::peering::request_state;
 
 /// How far the peering with the owner of an identity has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// It has an identity, and no more.
     Known,
-    /// This cluster has asked for a peering, or accepted one.
+    /// This cluster has asked it for a peering.
     Peered,
+    /// This cluster has accepted its request: its pods may run here.
+    Hosted,
 }
 
 /// The stage, from the requests in the tenant namespace: the peer's, which has to be accepted, and
@@ -25,15 +29,21 @@ pub fn stage<'a>(
     us: &ClusterName,
     requests: impl IntoIterator<Item = &'a ResourceRequest>,
 ) -> Stage {
-    let agreed = |request: &ResourceRequest| {
-        let state = request.status.as_ref().map(|status| status.state).unwrap_or_default();
-        match state {
-            RequestState::Accepted => true,
-            RequestState::Pending => request.metadata.name.as_deref() == Some(us.as_str()),
-            RequestState::Refused => false,
+    let stage = |request: &ResourceRequest| {
+        let ours = request.metadata.name.as_deref() == Some(us.as_str());
+        match request_state(request) {
+            RequestState::Accepted | RequestState::Pending if ours => Stage::Peered,
+            RequestState::Accepted => Stage::Hosted,
+            RequestState::Pending | RequestState::Refused => Stage::Known,
         }
     };
-    if requests.into_iter().any(agreed) { Stage::Peered } else { Stage::Known }
+    requests.into_iter().map(stage).max().unwrap_or(Stage::Known)
+}
+
+/// The ClusterRole by which it may do something in the twins of its namespaces: as long as its pods may
+/// run here whatever these need, then what it takes to end them.
+pub fn twin_role(stage: Stage) -> &'static str {
+    if stage >= Stage::Hosted { TWIN_ROLE } else { ENDING_TWIN_ROLE }
 }
 
 /// What the identity may do, in its tenant namespace and nowhere else. Whatever it writes is
@@ -56,7 +66,7 @@ const EXCHANGED: [(&str, &str, Stage); 4] = [
     ("discovery.liqo.io", "resourcerequests", Stage::Known),
     ("net.liqo.io", "networkconfigs", Stage::Peered),
     ("sharing.liqo.io", "resourceoffers", Stage::Peered),
-    ("virtualkubelet.liqo.io", "namespacemaps", Stage::Peered),
+    ("virtualkubelet.liqo.io", "namespacemaps", Stage::Hosted),
 ];
 
 fn rule(group: &str, resource: &str, verbs: &[&str], name: Option<&str>) -> PolicyRule {
@@ -103,10 +113,23 @@ mod tests {
         let (refused, us) = (request(RequestState::Refused), "milan".parse().unwrap());
         assert_eq!(stage(&us, []), Stage::Known);
         assert_eq!(stage(&us, [&pending, &refused]), Stage::Known);
-        assert_eq!(stage(&us, [&pending, &accepted]), Stage::Peered);
+        assert_eq!(stage(&us, [&pending, &accepted]), Stage::Hosted);
         let ours = "rome".parse().unwrap();
         assert_eq!(stage(&ours, [&pending]), Stage::Peered);
+        assert_eq!(stage(&ours, [&accepted]), Stage::Peered, "it does not make the other a guest");
         assert_eq!(stage(&ours, [&refused]), Stage::Known);
+        let mut leaving = accepted.clone();
+        leaving.metadata.deletion_timestamp =
+            Some(serde_json::from_value(serde_json::json!("2026-05-01T12:00:00Z")).unwrap());
+        assert_eq!(stage(&us, [&leaving]), Stage::Hosted, "much is still to be taken down");
+    }
+
+    #[test]
+    fn only_a_guest_does_more_in_twins_than_to_end_what_is_there() {
+        assert_eq!(twin_role(Stage::Hosted), "liqo-twin");
+        for stage in [Stage::Known, Stage::Peered] {
+            assert_eq!(twin_role(stage), "liqo-twin-ending");
+        }
     }
 
     #[test]
@@ -114,13 +137,17 @@ mod tests {
         assert_eq!(writable(Stage::Known), ["resourcerequests"]);
         assert_eq!(
             writable(Stage::Peered),
+            ["resourcerequests", "networkconfigs", "resourceoffers"]
+        );
+        assert_eq!(
+            writable(Stage::Hosted),
             ["resourcerequests", "networkconfigs", "resourceoffers", "namespacemaps"]
         );
     }
 
     #[test]
     fn whatever_is_written_carries_the_peers_name() {
-        for stage in [Stage::Known, Stage::Peered] {
+        for stage in [Stage::Known, Stage::Peered, Stage::Hosted] {
             for rule in rules(&"rome".parse().unwrap(), stage) {
                 let reads = rule.verbs.iter().all(|verb| verb == "list" || verb == "watch");
                 assert!(reads || rule.resource_names.is_some(), "{rule:?}");

@@ -1,14 +1,26 @@
 //! The tenant namespace of a peer: what it is called, and when it can go.
 
 use kube::core::ObjectMeta;
+use sha2::{Digest as _, Sha256};
 use tombolo_api::{ClusterIdentity, discovery::ForeignCluster, names};
 
-/// Name of the tenant namespace for a cluster. `taken` says which namespaces there are that
-/// belong to somebody else.
-pub fn tenant_namespace(cluster: &ClusterIdentity, taken: impl Fn(&str) -> bool) -> String {
-    let name = names::tenant_namespace(&cluster.cluster_name);
-    if taken(&name) { format!("{name}-{}", cluster.cluster_id.short()) } else { name }
+use super::nonce::hex;
+
+/// What the tenant namespace for a cluster can be called: the first of these that belongs to nobody
+/// else. Clusters choose their names and ids themselves, so the first two can be taken on purpose; the
+/// last can't: it is longer than the name of a cluster, and has no dash that the start of an id could
+/// come after.
+pub fn tenant_namespaces(cluster: &ClusterIdentity) -> [String; 3] {
+    let (name, id) = (names::tenant_namespace(&cluster.cluster_name), &cluster.cluster_id);
+    let mut digest = hex(&Sha256::digest(id.as_str().as_bytes()));
+    digest.truncate(DIGEST_LEN);
+    [name.clone(), format!("{name}-{}", id.short()), format!("{PREFIX}{digest}")]
 }
+
+const PREFIX: &str = "liqo-tenant-";
+
+/// As much of a digest as fits into a DNS label.
+const DIGEST_LEN: usize = 63 - PREFIX.len();
 
 /// What may need the tenant namespace of a peer.
 #[derive(Clone, Debug, Default)]
@@ -41,17 +53,35 @@ impl Users<'_> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_api::ClusterName;
 
     use super::*;
 
     #[test]
     fn a_second_cluster_of_the_same_name_gets_another_namespace() {
-        let rome = ClusterIdentity {
-            cluster_id: "9f0f1f3e-9f2c".parse().unwrap(),
-            cluster_name: "rome".parse().unwrap(),
-        };
-        assert_eq!(tenant_namespace(&rome, |_| false), "liqo-tenant-rome");
-        assert_eq!(tenant_namespace(&rome, |_| true), "liqo-tenant-rome-9f0f1");
+        let [first, second, _] = tenant_namespaces(&cluster("9f0f1f3e-9f2c", "rome"));
+        assert_eq!(first, "liqo-tenant-rome");
+        assert_eq!(second, "liqo-tenant-rome-9f0f1");
+    }
+
+    #[test]
+    fn nobody_can_take_the_last_name_of_another_cluster() {
+        let [.., last] = tenant_namespaces(&cluster("9f0f1f3e-9f2c", "rome"));
+        assert_eq!(last.len(), 63);
+        let [.., other] = tenant_namespaces(&cluster("9f0f1-of-somebody-else", "rome"));
+        assert_ne!(last, other);
+        let digest = last.strip_prefix("liqo-tenant-").unwrap();
+        let longest = &digest[..ClusterName::MAX_LEN];
+        for name in ["rome", longest] {
+            let id = format!("{}-{}", &digest[digest.len() - 5..], "x".repeat(20));
+            assert!(!tenant_namespaces(&cluster(&id, name)).contains(&last));
+        }
+        assert!(digest.parse::<ClusterName>().is_err(), "a cluster could be called so");
+        assert!(!digest.contains('-'));
+    }
+
+    fn cluster(id: &str, name: &str) -> ClusterIdentity {
+        ClusterIdentity { cluster_id: id.parse().unwrap(), cluster_name: name.parse().unwrap() }
     }
 
     #[test]

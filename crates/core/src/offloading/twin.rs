@@ -3,14 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Namespace;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::Time};
 use tombolo_api::ClusterId;
 use tombolo_api::names::{
     AUTH_NAMESPACE, HOME_NAMESPACE_ANNOTATION, NAMESPACE, REMOTE_CLUSTER_ID_LABEL,
 };
+use tombolo_api::sharing::ResourceOffer;
 use tombolo_api::virtualkubelet::{
     MappingPhase, NamespaceMap, NamespaceMapStatus, RemoteNamespace,
 };
+
+use crate::identity::Stage;
 
 /// A namespace to have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +64,20 @@ pub fn is_twin(namespace: &Namespace, home: &ClusterId) -> Existing {
         _ => Existing::Foreign,
     }
 }
+
+/// Whether a map that a cluster has sent is to go, with the twins, though its sender keeps it: no pods of
+/// that cluster may run here any more. `offer` is what it was lent; it goes as soon as the other cluster
+/// has taken its pods back, and for that it has some time.
+pub fn is_outstayed(stage: Stage, offer: Option<&ResourceOffer>, now: Timestamp) -> bool {
+    let is_over = |offer: &ResourceOffer| {
+        let ends = offer.metadata.deletion_timestamp.as_ref();
+        ends.is_some_and(|Time(end)| now.duration_since(*end) >= TIME_TO_LEAVE)
+    };
+    stage < Stage::Hosted && offer.is_none_or(is_over)
+}
+
+/// How long a cluster may take to end its pods here.
+const TIME_TO_LEAVE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Decides for the map that a cluster has sent. `existing` has all twins of that cluster and every
 /// other namespace with a name that the map asks for.
@@ -146,6 +164,28 @@ mod tests {
             "spec": { "desiredMapping": desired },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn who_is_no_guest_any_more_has_some_time_to_leave() {
+        let at = |time: &str| format!("2026-01-01T{time}Z").parse().unwrap();
+        let offer = |ends: Option<&str>| -> ResourceOffer {
+            serde_json::from_value(json!({
+                "metadata": { "name": "milan", "deletionTimestamp": ends },
+                "spec": { "clusterID": "m", "resourceQuota": { "hard": {} } },
+            }))
+            .unwrap()
+        };
+        let (stays, leaves) = (offer(None), offer(Some("2026-01-01T12:00:00Z")));
+        for stage in [Stage::Known, Stage::Peered] {
+            assert!(is_outstayed(stage, None, at("12:00:00")), "it has taken its pods back");
+            assert!(!is_outstayed(stage, Some(&stays), at("12:00:00")), "nobody has told it yet");
+            assert!(!is_outstayed(stage, Some(&leaves), at("12:04:59")));
+            assert!(is_outstayed(stage, Some(&leaves), at("12:05:00")));
+        }
+        for offer in [None, Some(&leaves), Some(&stays)] {
+            assert!(!is_outstayed(Stage::Hosted, offer, at("13:00:00")));
+        }
     }
 
     fn there(namespaces: &[(&str, Existing)]) -> BTreeMap<String, Existing> {

@@ -159,6 +159,11 @@ impl Fixture {
         .await;
     }
 
+    /// Whether rome's pods may run in milan.
+    pub async fn is_guest(&self, is_guest: bool) {
+        bind(&self.milan, is_guest).await;
+    }
+
     /// What rome says to the offer.
     pub async fn phase(&self, phase: &str) {
         self.write(json!({
@@ -243,16 +248,29 @@ async fn be_a_provider(milan: &Side) -> String {
 {apiVersion: v1, kind: Namespace, metadata: {name: shop-rome}}
 ---
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: rome, namespace: liqo-tenant-rome}}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: liqo-twin, namespace: shop-rome}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: liqo-twin}
-subjects: [{kind: ServiceAccount, name: rome, namespace: liqo-tenant-rome}]",
+",
         )
         .await
         .expect("the tenant is made");
+    bind(&milan.cluster, true).await;
     milan.kubeconfig_of("liqo-tenant-rome", "rome").await
+}
+
+/// As milan's controllers bind roles in the twin: by one as long as rome's pods may run there, by the
+/// other when that is over.
+async fn bind(milan: &Cluster, is_guest: bool) {
+    for (role, counts) in [("liqo-twin", is_guest), ("liqo-twin-ending", !is_guest)] {
+        let rome = "{kind: ServiceAccount, name: rome, namespace: liqo-tenant-rome}";
+        let subjects = if counts { rome } else { "" };
+        let binding = format!(
+            "apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: {role}, namespace: shop-rome}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {role}}}
+subjects: [{subjects}]"
+        );
+        milan.apply(&binding).await.expect("the role is bound");
+    }
 }
 
 /// The kubelet runs on the machine's own leg in the network of the clusters.

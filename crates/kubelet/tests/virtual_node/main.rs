@@ -251,7 +251,13 @@ async fn a_namespace_that_is_not_offloaded_any_more_is_left(f: &Fixture) {
     f.rome.deployed("shop", "web").await.expect("it runs again");
 }
 
+/// Also when milan, which has refused, only lets us end what is there.
 async fn a_refused_offer_leaves_nothing(f: &Fixture) {
+    f.is_guest(false).await;
+    // How soon they are to end can't be said there any more; that they are, it can.
+    let there = "--field-selector=spec.nodeName=liqo-milan";
+    let sooner = ["delete", "pods", "-n", "shop", there, "--grace-period=2", "--wait=false"];
+    f.rome.kubectl(&sooner).await.expect("they are deleted");
     f.phase("Refused").await;
     f.rome_says(&["get", "node", "-l", "liqo.io/type=virtual-node", "-o", "name"], "").await;
     f.milan_says(&["get", "pods,shadowpods", "-n", "shop-rome", "-o", "name"], "").await;
@@ -266,6 +272,7 @@ async fn a_refused_offer_leaves_nothing(f: &Fixture) {
     ];
     f.rome_says(&finalizers, "").await;
 
+    f.is_guest(true).await;
     f.phase("Accepted").await;
     f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
     f.rome.deployed("shop", "web").await.expect("it runs again");

@@ -313,8 +313,7 @@ impl Discovery {
         let unwritten = self.entries.seen(there.iter().copied(), &here).await;
         self.unwritten.extend(unwritten);
         if config.autojoin {
-            let decided = self.entries.join(there.into_iter(), &here, &self.decided).await;
-            self.decided.extend(decided);
+            self.decided = self.entries.join(there.into_iter(), &here, &self.decided).await;
         }
         let now = Timestamp::now();
         let due = self.neighbours.next().map(|time| until(time, now).max(PAUSE));

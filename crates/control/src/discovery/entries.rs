@@ -111,7 +111,8 @@ impl Entries {
     }
 
     /// Each cluster is to be joined: so are those of these that were found before, unless somebody has
-    /// ever said whether to. Says of which entries, by UID, that is decided now, beside `decided`.
+    /// ever said whether to. Says of which of all entries, by UID, that is decided now; of those in
+    /// `decided` it was before.
     pub async fn join<'a>(
         &self,
         neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
@@ -134,7 +135,9 @@ impl Entries {
             }
         };
         let decisions = stream::iter(open).map(decide).buffer_unordered(AT_ONCE);
-        decisions.filter_map(async |uid| uid).collect().await
+        let mut all: BTreeSet<String> = decisions.filter_map(async |uid| uid).collect().await;
+        all.extend(known.iter().filter_map(|it| it.uid()).filter(|uid| decided.contains(uid)));
+        all
     }
 
     /// A domain lists a cluster, and these are known. Says which entry of that domain there is now.

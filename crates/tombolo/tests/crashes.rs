@@ -44,13 +44,15 @@ const PISA_ANSWERS: usize = 12;
 const PEERINGS: usize = 4;
 const PISA_NAMESPACE: &str = "liqo-tenant-pisa";
 const PISA_PODS: &str = "10.20.0.0/16";
+/// The external network of this cluster.
+const EXTERNAL: &str = "10.128.0.0/16";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
     let spec = ClusterSpec::new("rome").control_plane_only();
     let bed = Testbed::builder("crashes").cluster(spec).start().await.expect("a control plane");
     let side = Side::new(bed.cluster("rome")).await;
-    know_peers(&side, "10.128.0.0/16").await;
+    know_peers(&side, EXTERNAL).await;
     let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
     let mut control = Control::start(&side, program, "one").await;
     prometheus_is_answered(&control).await;
@@ -166,6 +168,8 @@ impl<'a> Client<'a> {
         want_pisa(side).await;
         for peerings in 1.. {
             let pods = peer_with_pisa(side).await;
+            // It is asked again until it is known what pisa calls this cluster.
+            self.look(PISA).await;
             for _ in 0..PISA_ANSWERS {
                 self.do_anything(PISA, pods).await;
             }
@@ -347,7 +351,7 @@ async fn want_pisa(side: &Side) {
 /// Both NetworkConfigs are there, and answered. Returns what the pods' network is called here.
 async fn peer_with_pisa(side: &Side) -> Cidr {
     let theirs = config_of(side, PISA, PISA_PODS, "10.21.0.0/16");
-    let mut ours = theirs.clone();
+    let mut ours = config_of(side, PISA, &side.settings.pod_cidr.to_string(), EXTERNAL);
     ours["metadata"]["labels"] = json!({ REPLICATE_TO_LABEL: PISA });
     side.put_in::<NetworkConfig>(PISA_NAMESPACE, "theirs", theirs).await;
     side.put_in::<NetworkConfig>(PISA_NAMESPACE, "ours", ours).await;

@@ -6,7 +6,7 @@ use tombolo_api::{
     ClusterIdentity,
     auth::{IdentityRelease, IdentityRequest},
 };
-use tombolo_core::identity::{Admission, Record, admit, hash, name_or_id, tenant_namespace};
+use tombolo_core::identity::{Admission, Record, admit, hash, name_or_id, tenant_namespaces};
 use tombolo_fuzz::{is_identity, is_label};
 
 fuzz_target!(|body: &[u8]| {
@@ -23,8 +23,8 @@ fn is_recorded(request: &IdentityRequest) {
     let cluster_name = name_or_id(request.cluster_name.as_ref(), &request.cluster_id);
     let peer = ClusterIdentity { cluster_id: request.cluster_id.clone(), cluster_name };
     is_identity(&peer);
-    for taken in [false, true] {
-        assert!(is_label(&tenant_namespace(&peer, |_| taken), 63));
+    for name in tenant_namespaces(&peer) {
+        assert!(is_label(&name, 63), "{name:?}");
     }
 
     let record = Record::of(request, "1".to_owned());

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use common::control::{Control, PEERS, config_of, know_peers};
 use futures::future::join_all;
@@ -46,6 +47,8 @@ const PISA_NAMESPACE: &str = "liqo-tenant-pisa";
 const PISA_PODS: &str = "10.20.0.0/16";
 /// The external network of this cluster.
 const EXTERNAL: &str = "10.128.0.0/16";
+/// How long nobody may be there to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
@@ -314,15 +317,16 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Asks again where nobody was there to answer, or the answer was lost.
+/// Asks again where nobody was there to answer, or the answer was lost; not for ever.
 async fn until_answered<T>(
     mut ask: impl AsyncFnMut() -> Result<tonic::Response<T>, Status>,
 ) -> Result<T, Status> {
+    let begun = Instant::now();
     loop {
         match ask().await {
             Ok(answer) => return Ok(answer.into_inner()),
-            Err(status) if is_lost(&status) => {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            Err(status) if is_lost(&status) && begun.elapsed() < PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Err(status) => return Err(status),
         }

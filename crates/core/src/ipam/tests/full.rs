@@ -4,13 +4,7 @@ use super::*;
 
 #[test]
 fn what_is_refused_leaves_nothing_unwritten() {
-    let mut ipam = small();
-    let (turin, milan) = (id("turin"), id("milan"));
-    ipam.reserve(&milan, cidr("10.30.0.0/16"), cidr("10.31.0.0/16"), NOW).unwrap();
-    ipam.set_local_names(&milan, NatCidr::None, NatCidr::None).unwrap();
-    for n in 0..LAST {
-        ipam.map_endpoint(&turin, endpoint(n), NOW).unwrap();
-    }
+    let (mut ipam, turin, milan) = full();
     ipam.unmap_endpoint(&turin, endpoint(7), NOW);
     ipam.map_endpoint(&milan, endpoint(7), NOW).unwrap();
     let mut disk = Disk::of(&ipam);
@@ -30,13 +24,7 @@ fn what_is_refused_leaves_nothing_unwritten() {
 
 #[test]
 fn those_that_rest_are_counted_apart_from_those_in_use_again() {
-    let mut ipam = small();
-    let (turin, milan) = (id("turin"), id("milan"));
-    ipam.reserve(&milan, cidr("10.30.0.0/16"), cidr("10.31.0.0/16"), NOW).unwrap();
-    ipam.set_local_names(&milan, NatCidr::None, NatCidr::None).unwrap();
-    for n in 0..LAST {
-        ipam.map_endpoint(&turin, endpoint(n), NOW).unwrap();
-    }
+    let (mut ipam, turin, milan) = full();
     for n in 0..5 {
         ipam.unmap_endpoint(&turin, endpoint(n), NOW + REST * i32::from(n) / 10);
     }
@@ -76,4 +64,16 @@ fn one_that_is_asked_for_has_few_others_freed() {
     }
     ipam.map_endpoint(&turin, far(2 * all), later).unwrap_err();
     assert_eq!(ipam.external.all().count(), all, "all were given again in the end");
+}
+
+/// One whose addresses turin has all; milan is a peer, too.
+fn full() -> (Ipam, ClusterId, ClusterId) {
+    let mut ipam = small();
+    let (turin, milan) = (id("turin"), id("milan"));
+    ipam.reserve(&milan, cidr("10.30.0.0/16"), cidr("10.31.0.0/16"), NOW).unwrap();
+    ipam.set_local_names(&milan, NatCidr::None, NatCidr::None).unwrap();
+    for n in 0..LAST {
+        ipam.map_endpoint(&turin, endpoint(n), NOW).unwrap();
+    }
+    (ipam, turin, milan)
 }

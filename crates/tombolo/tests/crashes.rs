@@ -56,6 +56,7 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
     let bed = Testbed::builder("crashes").cluster(spec).start().await.expect("a control plane");
     let side = Side::new(bed.cluster("rome")).await;
     know_peers(&side, EXTERNAL).await;
+    want_pisa(&side).await;
     let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
     let mut control = Control::start(&side, program, "one").await;
     prometheus_is_answered(&control).await;
@@ -168,7 +169,6 @@ impl<'a> Client<'a> {
 
     /// Peers with a cluster and parts from it until the end. Says also how often.
     async fn peer_and_part(mut self, side: &Side) -> (Mapped, usize) {
-        want_pisa(side).await;
         for peerings in 1.. {
             let pods = peer_with_pisa(side).await;
             // It is asked again until it is known what pisa calls this cluster.
@@ -339,7 +339,8 @@ fn is_lost(status: &Status) -> bool {
     status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
 }
 
-/// This cluster wants a peering: without that it would take its NetworkConfig back.
+/// This cluster wants a peering: without that it would take its NetworkConfig back. Who begins to
+/// watch after this sees it before any NetworkConfig.
 async fn want_pisa(side: &Side) {
     side.tenant(PISA_NAMESPACE, PISA).await;
     let own = json!({

@@ -19,15 +19,10 @@ pub enum UnknownUrl {
 /// The URL that was named, that of a load balancer, or the node port on a node that is up.
 pub async fn find(client: &Client) -> Result<String, UnknownUrl> {
     let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
-    let exposure = Exposure::of(&services.get(AUTH_SERVICE).await?)?;
-    let nodes = match exposure {
-        Exposure::At(_) => Vec::new(),
-        Exposure::NodePort(_) => {
-            // As they were a moment ago: nothing has to be waited for then.
-            let real = ListParams::default().match_any();
-            let real = real.labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
-            Api::<Node>::all(client.clone()).list(&real).await?.items
-        }
-    };
-    Ok(exposure.url(&nodes)?)
+    let nodes: Api<Node> = Api::all(client.clone());
+    // As they were a moment ago: nothing has to be waited for then.
+    let real = ListParams::default().match_any();
+    let real = real.labels(&format!("{TYPE_LABEL}!={VIRTUAL_NODE}"));
+    let (service, nodes) = tokio::try_join!(services.get(AUTH_SERVICE), nodes.list(&real))?;
+    Ok(Exposure::of(&service)?.url(&nodes.items)?)
 }

@@ -204,9 +204,8 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
         Ok(reached) => {
             state.vain.forget(&entry.name_any());
             let (reason, message) = said_of(entry, &reached);
-            let (accepted, tenant) = (AuthStatus::Accepted, Some(&reached.tenant));
-            let unsaid = report(state, entry, accepted, tenant, reason, &message).await?;
-            measure(entry, reached.met);
+            let accepted = AuthStatus::Accepted;
+            let unsaid = report(state, entry, accepted, Some(&reached), reason, &message).await?;
             let left = reached.renew_at.duration_since(Timestamp::now());
             let left: Duration = left.try_into().unwrap_or_default();
             Ok(Again::After(left.min(unsaid.unwrap_or(left)).max(SHORTEST)))
@@ -242,8 +241,7 @@ fn said_of(entry: &ForeignCluster, reached: &Authenticated) -> (&'static str, St
 
 /// Notes how long it took since the cluster was found, if it was not in vain at first.
 fn measure(entry: &ForeignCluster, met: Met) {
-    let is_first = !finalizer::has(entry, FINALIZER)
-        && entry.status.as_ref().is_none_or(|status| status.auth_status.is_none());
+    let is_first = entry.status.as_ref().is_none_or(|status| status.auth_status.is_none());
     let found = entry.annotations().get(FOUND_ANNOTATION);
     let found = found.and_then(|time| time.parse::<Timestamp>().ok()).filter(|_| is_first);
     if let Some(found) = found
@@ -259,7 +257,7 @@ async fn report(
     state: &Clusters,
     entry: &ForeignCluster,
     auth_status: AuthStatus,
-    tenant: Option<&TenantNamespace>,
+    reached: Option<&Authenticated>,
     reason: &str,
     message: &str,
 ) -> Result<Option<Duration>, Error> {
@@ -269,7 +267,7 @@ async fn report(
         now_is(&before.conditions, AUTHENTICATED, accepted, reason, message, Timestamp::now());
     let status = ForeignClusterStatus {
         auth_status: Some(auth_status),
-        tenant_namespace: tenant.cloned().or(before.tenant_namespace.clone()),
+        tenant_namespace: reached.map(|it| it.tenant.clone()).or(before.tenant_namespace.clone()),
         conditions: vec![condition],
         ..ForeignClusterStatus::default()
     };
@@ -291,6 +289,9 @@ async fn report(
         .await
         .map_err(failed(format!("write the status of ForeignCluster {name}")))?;
     state.pace.wrote(&name, now);
+    if let Some(reached) = reached {
+        measure(entry, reached.met);
+    }
     if !has_reason {
         let events = &state.context.events;
         if reason == ACCEPTED {

@@ -51,6 +51,7 @@ use ensured::Ensured;
 pub(crate) use generation::generation_in;
 pub(crate) use provisions::{hex, nonce_for, random};
 use signer::Signer;
+use tenant::Tenant;
 
 const MANAGER: &str = "liqo-control/identity";
 
@@ -175,7 +176,8 @@ impl Giver {
         if !self.ensured.is_recent(secret, stage) {
             let found = tenant::known(&self.context, &record.cluster_id).await;
             let subject = self.subject(&record, found.as_deref()).await?;
-            self.ensure(secret, &record, found, &subject).await?;
+            let tenant = tenant::place(client, &peer_of(&record), found).await?;
+            self.ensure(secret, &record, &tenant, &subject).await?;
         }
         match record.forget_at() {
             Some(time) if time <= now => write(&records, secret, &record.handed_over()).await,
@@ -196,22 +198,26 @@ impl Giver {
         let kept = async {
             finalizer::keep(records, secret, FINALIZER).await.map_err(failed("keep the record"))
         };
-        let known = async {
-            let found = tenant::known(&self.context, &record.cluster_id).await;
-            Ok((self.subject(record, found.as_deref()).await?, found))
-        };
         // Nothing is made before the record is kept, so that all is removed with it.
-        let (secret, (subject, found), ca) = tokio::try_join!(kept, known, root_ca(&self.context))?;
+        let secret = kept.await?;
         let now = Record::read(&secret).map_err(|error| Error::Record(secret.name_any(), error))?;
         if now != *record {
             // Another request has come meanwhile: that brings it here again.
             return Ok(Again::WhenAsked);
         }
-        let (tenant, signed) = tokio::join!(
-            self.ensure(&secret, record, found, &subject),
+        let (peer, found) =
+            (peer_of(record), tenant::known(&self.context, &record.cluster_id).await);
+        let (tenant, subject, ca) = tokio::try_join!(
+            tenant::place(client, &peer, found.clone()),
+            self.subject(record, found.as_deref()),
+            root_ca(&self.context)
+        )?;
+        let (ensured, signed) = tokio::join!(
+            self.ensure(&secret, record, &tenant, &subject),
             self.sign(record, &subject)
         );
-        let (tenant, signed) = (tenant?, signed?);
+        ensured?;
+        let (tenant, signed) = (tenant.name, signed?);
         let credentials = match signed {
             Signed::Certificate(pem) => {
                 Credentials::Certificate { certificate: base64::standard(&pem), key: None }
@@ -259,25 +265,20 @@ impl Giver {
         Ok(Subject { cluster_id: record.cluster_id.clone(), generation })
     }
 
-    /// Makes what the identity consists of, and says in which namespace.
+    /// Makes what the identity consists of in that namespace.
     async fn ensure(
         &self,
         secret: &Secret,
         record: &Record,
-        found: Option<Arc<Namespace>>,
+        tenant: &Tenant,
         subject: &Subject,
-    ) -> Result<String, Error> {
+    ) -> Result<(), Error> {
         let client = &self.context.client;
-        let peer = ClusterIdentity {
-            cluster_id: record.cluster_id.clone(),
-            cluster_name: name_or_id(record.cluster_name.as_ref(), &record.cluster_id),
-        };
         self.requests.filled().await;
-        let tenant = tenant::place(client, &peer, found).await?;
         let stage = self.stage(Some(&tenant.name));
-        account::ensure(client, &tenant, &peer.cluster_name, stage, subject).await?;
+        account::ensure(client, tenant, &peer_of(record).cluster_name, stage, subject).await?;
         self.ensured.note(secret, stage);
-        Ok(tenant.name)
+        Ok(())
     }
 
     /// A certificate, if that is what was asked for and what there is here.
@@ -314,6 +315,14 @@ impl Giver {
             return_token: None,
             ..record.clone()
         }
+    }
+}
+
+/// Who asks.
+fn peer_of(record: &Record) -> ClusterIdentity {
+    ClusterIdentity {
+        cluster_id: record.cluster_id.clone(),
+        cluster_name: name_or_id(record.cluster_name.as_ref(), &record.cluster_id),
     }
 }
 

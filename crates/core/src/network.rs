@@ -181,7 +181,8 @@ impl<'a> Seen<'a> {
         peer: &ClusterId,
         now: Timestamp,
     ) -> Option<ForeignClusterStatus> {
-        let foreign_cluster = self.foreign_cluster?;
+        // First of all it is said whether the cluster is known at all.
+        let before = self.foreign_cluster?.status.as_ref()?;
         let theirs = self.their_config(local, peer);
         let endpoint = self.endpoints.iter().copied().find(|it| it.spec.cluster_id == *peer);
         let network = Network {
@@ -200,11 +201,9 @@ impl<'a> Seen<'a> {
             mismatch: self.named(peer).err(),
             connection: endpoint.map(|it| it.status.as_ref()?.connection.as_ref()),
         };
-        let before = foreign_cluster.status.as_ref();
         let condition = tunnel_condition(&state, before, now);
-        let is_same = before.is_some_and(|before| {
-            before.network.as_ref() == Some(&network) && before.conditions.contains(&condition)
-        });
+        let is_same =
+            before.network.as_ref() == Some(&network) && before.conditions.contains(&condition);
         (!is_same).then(|| ForeignClusterStatus {
             network: Some(network),
             conditions: vec![condition],

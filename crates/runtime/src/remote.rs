@@ -153,7 +153,8 @@ impl Remotes {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn by_kubeconfig(
+    /// The client for the identity in this namespace, for those who have read it.
+    pub async fn by_kubeconfig(
         &self,
         namespace: &str,
         cluster: ClusterIdentity,

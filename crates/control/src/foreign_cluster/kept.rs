@@ -13,7 +13,7 @@ use tombolo_core::{
     condition::find,
     identity::{Access, Credentials, Lifetime, TokenClaims},
 };
-use tombolo_runtime::{metrics::Met, remote::NoIdentity};
+use tombolo_runtime::metrics::Met;
 use tracing::info;
 
 use super::{Authenticated, Error, own_key, stored::Stored};
@@ -72,7 +72,7 @@ pub(super) async fn keep(
         if !in_doubt && matches!(access.credentials, Credentials::Token(_)) {
             return Ok(Kept::Good(reached(look)));
         }
-        return Ok(match counts(context, tenant, peer).await {
+        return Ok(match counts(context, tenant, peer, &access).await {
             Some(true) => Kept::Good(reached(look)),
             Some(false) => Kept::None,
             None if in_doubt => Kept::InDoubt(reached(after(DOUBT_AGAIN))),
@@ -144,7 +144,7 @@ pub(super) async fn from_before(
         return Ok(None);
     }
     let look = look_again(&access.credentials, &lifetime);
-    let counts = counts(context, &tenant, peer).await == Some(true);
+    let counts = counts(context, &tenant, peer, &access).await == Some(true);
     Ok(counts.then(|| reached(&tenant, &access, look)))
 }
 
@@ -195,19 +195,24 @@ pub(super) async fn is_unknown(
     peer: &ClusterIdentity,
     reached: &Authenticated,
 ) -> bool {
-    match &reached.tenant.local {
-        Some(tenant) => counts(context, tenant, peer).await == Some(false),
-        None => false,
+    let Some(tenant) = &reached.tenant.local else { return false };
+    let Ok(stored) = Stored::read(&context.client, tenant).await else { return false };
+    match stored.and_then(|stored| stored.access) {
+        Some(access) => counts(context, tenant, peer, &access).await == Some(false),
+        None => true,
     }
 }
 
 /// Whether the other cluster still knows us, if it says.
-async fn counts(context: &Context, tenant: &str, peer: &ClusterIdentity) -> Option<bool> {
-    let remote = match context.remotes.in_namespace(tenant, peer.clone()).await {
-        Ok(remote) => remote,
-        Err(NoIdentity::Read { .. }) => return None,
-        Err(_) => return Some(false),
-    };
+async fn counts(
+    context: &Context,
+    tenant: &str,
+    peer: &ClusterIdentity,
+    access: &Access,
+) -> Option<bool> {
+    let kubeconfig = access.kubeconfig(&peer.cluster_name);
+    let remote = context.remotes.by_kubeconfig(tenant, peer.clone(), kubeconfig.reveal()).await;
+    let Ok(remote) = remote else { return Some(false) };
     let requests = Api::<ResourceRequest>::namespaced(remote.client, &remote.namespace);
     // Whoever is asked like this need not make sure that it has heard of everything.
     let as_cached = ListParams::default().match_any();

@@ -62,14 +62,17 @@ pub(super) async fn ensure(
     let accounts = Api::namespaced(client.clone(), name);
     let roles = Api::namespaced(client.clone(), name);
     let bindings = Api::namespaced(client.clone(), name);
-    tenant::equip(client, tenant).await?;
-    // Before any rights are bound to a generation it is noted, so that it is known which to end.
-    let noted = once_allowed(|| writer::apply(&accounts, MANAGER, &account));
-    noted.await.map_err(said("ServiceAccount"))?;
-    let granted = async { writer::apply(&roles, MANAGER, &role).await.map_err(said("Role")) };
-    let bound =
-        async { writer::apply(&bindings, MANAGER, &binding).await.map_err(said("RoleBinding")) };
-    tokio::try_join!(granted, bound).map(drop)
+    tenant::equip_control(client, tenant).await?;
+    let bound = async {
+        // Before any rights are bound to a generation it is noted, so that it is known which to end.
+        let noted = once_allowed(|| writer::apply(&accounts, MANAGER, &account));
+        noted.await.map_err(said("ServiceAccount"))?;
+        writer::apply(&bindings, MANAGER, &binding).await.map_err(said("RoleBinding"))
+    };
+    let granted = async {
+        once_allowed(|| writer::apply(&roles, MANAGER, &role)).await.map_err(said("Role"))
+    };
+    tokio::try_join!(bound, granted, tenant::equip_kubelet(client, tenant)).map(drop)
 }
 
 /// Removes the identity: whatever token or certificate there is counts no more.

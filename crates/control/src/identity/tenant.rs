@@ -43,10 +43,6 @@ use crate::{
     context::Context,
 };
 
-/// Who of this cluster needs rights in a tenant namespace: by which ClusterRole, and which account.
-const BOUND: [(&str, &str); 2] =
-    [(CONTROL_TENANT_ROLE, CONTROL_ACCOUNT), (KUBELET_TENANT_ROLE, KUBELET_ACCOUNT)];
-
 /// How long the API server may take to heed what was made just now.
 const HEEDED_WITHIN: Duration = Duration::from_millis(200);
 
@@ -77,8 +73,17 @@ pub(crate) async fn place(
 
 /// Gives those of this cluster who work in the namespace the rights to do that.
 pub(crate) async fn equip(client: &Client, tenant: &Tenant) -> Result<(), Error> {
-    let [control, kubelet] = BOUND.map(|(role, account)| bind(client, tenant, role, account));
-    tokio::try_join!(control, kubelet).map(drop)
+    tokio::try_join!(equip_control(client, tenant), equip_kubelet(client, tenant)).map(drop)
+}
+
+/// The controllers, which make all that is in it.
+pub(super) async fn equip_control(client: &Client, tenant: &Tenant) -> Result<(), Error> {
+    bind(client, tenant, CONTROL_TENANT_ROLE, CONTROL_ACCOUNT).await
+}
+
+/// The virtual kubelets.
+pub(super) async fn equip_kubelet(client: &Client, tenant: &Tenant) -> Result<(), Error> {
+    bind(client, tenant, KUBELET_TENANT_ROLE, KUBELET_ACCOUNT).await
 }
 
 /// Does what only a binding that was made just now allows: the API server hears of it a moment

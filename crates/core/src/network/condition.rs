@@ -27,12 +27,11 @@ pub(super) struct State<'a> {
 
 pub(super) fn tunnel_condition(
     state: &State<'_>,
-    before: Option<&ForeignClusterStatus>,
+    before: &ForeignClusterStatus,
     now: Timestamp,
 ) -> Condition {
     let (is_up, reason, message) = explain(state);
-    let before = before.map(|status| status.conditions.as_slice()).unwrap_or_default();
-    now_is(before, TUNNEL_ENDPOINT, is_up, reason, &message, now)
+    now_is(&before.conditions, TUNNEL_ENDPOINT, is_up, reason, &message, now)
 }
 
 fn explain(state: &State<'_>) -> (bool, &'static str, String) {

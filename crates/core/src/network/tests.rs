@@ -190,6 +190,10 @@ fn people_are_told_what_the_tunnel_waits_for() {
     };
     let expect = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
     let mut scene = Scene::default();
+    let status = scene.foreign_cluster.status.take();
+    let told = scene.seen().foreign_cluster_status(&rome(), &milan(), now());
+    assert_eq!(told, None, "first whether it is known");
+    scene.foreign_cluster.status = status;
     assert_eq!(reason(&scene, &rome()), expect("False", "NoPeering"));
     scene.requests = vec![request_to_milan()];
     let no_gateway = Local { gateway: None, ..rome() };

@@ -1,5 +1,6 @@
 //! A testbed: some clusters and the network between them, from start to removal.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -92,6 +93,12 @@ impl Testbed {
     pub fn cluster(&self, name: &str) -> &Cluster {
         let found = self.clusters.iter().find(|cluster| cluster.name() == name);
         found.unwrap_or_else(|| panic!("the testbed has no cluster {name:?}"))
+    }
+
+    /// A place that belongs to no cluster and that all nodes reach, for a load balancer and the like: its
+    /// network namespace, and its address.
+    pub fn outside(&self) -> (String, Ipv4Addr) {
+        (self.bed.layout.wan(), self.bed.layout.gateway())
     }
 
     /// A search path on which kubectl comes first.

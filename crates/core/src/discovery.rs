@@ -25,7 +25,7 @@ pub use entry::{
     takes_over,
 };
 pub use expiry::{Sightings, expires_at};
-pub use exposure::{Exposure, Unexposed, checked_url, is_host_name};
+pub use exposure::{Exposure, Unexposed, checked_url, is_host_name, told_host};
 pub use interfaces::{Host, Interface, local_networks};
 pub use joining::{is_undecided, may_be_joined};
 pub use listed::{

@@ -39,6 +39,9 @@ const INTRODUCING: Duration = Duration::from_secs(5);
 const MOST_BYTES: usize = 1 << 20;
 /// Of what it says when it refuses, this much goes into the status and the log.
 const MOST_SAID: usize = 1024;
+/// What a proxy says that does not reach whom it is in front of.
+const NOT_REACHED: [StatusCode; 3] =
+    [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
 
 /// An auth service at a URL, with the connection over which it was asked last.
 #[derive(Debug)]
@@ -265,6 +268,10 @@ fn refused(what: String, status: StatusCode, body: &[u8], secrets: &[&Confidenti
             error.error = secrets.iter().fold(error.error, |said, it| it.hide_in(&said));
             error.error.truncate(error.error.floor_char_boundary(MOST_SAID));
             Failure::Refused { what, status, error }
+        }
+        Err(_) if NOT_REACHED.contains(&status) => {
+            let why = format!("{status} from a proxy that does not reach it, or not by HTTPS");
+            Failure::Unreachable { what, why }
         }
         Err(_) => Failure::NotUnderstood { what, why: format!("the answer is {status}") },
     }

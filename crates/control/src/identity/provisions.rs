@@ -26,7 +26,10 @@ use tombolo_api::{
         CLUSTER_ID_LABEL, FINGERPRINT_ANNOTATION, NAMESPACE, NONCE_KEY_SECRET,
     },
 };
-use tombolo_core::identity::{nonce, token_in};
+use tombolo_core::{
+    discovery::told_host,
+    identity::{nonce, token_in},
+};
 use tombolo_runtime::{
     observe::{Observer, named},
     writer,
@@ -147,7 +150,10 @@ async fn certificate(client: &Client, secrets: &Api<Secret>) -> Result<Fingerpri
     if !copied && let Some(Ok(print)) = now.as_ref().map(fingerprint) {
         return Ok(print);
     }
-    let names = vec![format!("{AUTH_SERVICE}.{NAMESPACE}.svc"), AUTH_SERVICE.to_owned()];
+    let mut names = vec![format!("{AUTH_SERVICE}.{NAMESPACE}.svc"), AUTH_SERVICE.to_owned()];
+    // Some controllers of Ingresses show no certificate that does not name the host.
+    let service = service(client).await?;
+    names.extend(service.as_ref().and_then(|it| told_host(&it.metadata)).map(str::to_owned));
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(names).map_err(Error::Certificate)?;
     let data = [
@@ -161,11 +167,7 @@ async fn certificate(client: &Client, secrets: &Api<Secret>) -> Result<Fingerpri
 
 /// Where discovery, and whoever wants to pin it, finds the fingerprint.
 async fn announce(client: &Client, fingerprint: Fingerprint) -> Result<(), Error> {
-    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
-    let service = services.get_metadata_opt(AUTH_SERVICE).await;
-    let Some(service) = service.map_err(failed("read the Service of the auth service"))? else {
-        return Ok(());
-    };
+    let Some(service) = service(client).await? else { return Ok(()) };
     if service.annotations().get(FINGERPRINT_ANNOTATION) == Some(&fingerprint.to_string()) {
         return Ok(());
     }
@@ -176,8 +178,15 @@ async fn announce(client: &Client, fingerprint: Fingerprint) -> Result<(), Error
         "metadata": { "annotations": annotations, "uid": service.uid() },
     });
     let params = PatchParams::apply(MANAGER).force();
+    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
     let said = services.patch_metadata(AUTH_SERVICE, &params, &Patch::Apply(patch)).await;
     said.map(drop).map_err(failed("write the fingerprint to the Service of the auth service"))
+}
+
+async fn service(client: &Client) -> Result<Option<PartialObjectMeta<Service>>, Error> {
+    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
+    let service = services.get_metadata_opt(AUTH_SERVICE).await;
+    service.map_err(failed("read the Service of the auth service"))
 }
 
 /// Of the certificate in a Secret, if it can be shown; or what is wrong with it.

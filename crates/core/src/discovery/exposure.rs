@@ -3,7 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::{
+    api::core::v1::{Node, Service},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use tombolo_api::names::{AUTH_SERVICE, AUTH_URL_ANNOTATION, NAMESPACE};
 
 use super::address;
@@ -71,6 +74,13 @@ fn url(host: &str, port: i32) -> String {
     } else {
         format!("https://{host}:{port}")
     }
+}
+
+/// The name of the host at which others are told to come, if the Service says one.
+pub fn told_host(service: &ObjectMeta) -> Option<&str> {
+    let url = service.annotations.as_ref()?.get(AUTH_URL_ANNOTATION)?;
+    let host = url.strip_prefix("https://")?.split(['/', ':']).next()?;
+    is_host_name(host).then_some(host)
 }
 
 /// The URL of an auth service as others are told it, or what is wrong with it.
@@ -167,6 +177,22 @@ mod tests {
             let service = service("LoadBalancer", &json!(31200), &none, &ingress);
             assert_eq!(told(&service).as_deref(), Ok(expected));
         }
+    }
+
+    #[test]
+    fn a_host_is_told_by_its_name_only() {
+        for (url, host) in [
+            ("https://auth.example.com", Some("auth.example.com")),
+            ("https://auth.example.com:8443/rome", Some("auth.example.com")),
+            ("https://192.0.2.1:443", None),
+            ("https://[2001:db8::1]:443", None),
+            ("auth.example.com", None),
+        ] {
+            let at = json!({ AUTH_URL_ANNOTATION: url });
+            let service = service("ClusterIP", &Value::Null, &at, &json!([]));
+            assert_eq!(told_host(&service.metadata), host, "{url}");
+        }
+        assert_eq!(told_host(&ObjectMeta::default()), None);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! How other clusters reach the auth service: what was asked for, or else what was chosen before.
 
 use anyhow::{Context, Result, anyhow, ensure};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Secret, Service};
 use k8s_openapi::api::networking::v1::Ingress;
 use kube::api::DeleteParams;
 use kube::{Api, Client};
-use tombolo_api::names::{AUTH_SERVICE, AUTH_URL_ANNOTATION, NAMESPACE};
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::server::ParsedCertificate;
+use tombolo_api::names::{AUTH_CERTIFICATE_SECRET, AUTH_SERVICE, AUTH_URL_ANNOTATION, NAMESPACE};
 use tombolo_core::discovery::{checked_url, is_host_name};
 
 use super::is_missing;
@@ -107,6 +110,32 @@ impl Exposure {
         let url = told.filter(|told| read.told().as_ref() != Some(told));
         Self { url, ..read }
     }
+}
+
+/// What to do when the Ingress may not show the auth service's certificate, because that does not name
+/// the host.
+pub async fn advice(client: &Client) -> Result<Option<String>> {
+    let Some(host) = Exposure::read(client).await?.ingress else { return Ok(None) };
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let secret = secrets.get_opt(AUTH_CERTIFICATE_SECRET).await;
+    let secret = secret.context("read Secret liqo/liqo-auth-cert")?;
+    Ok(secret.filter(|secret| !names(secret, &host)).map(|_| {
+        format!(
+            "The certificate in Secret liqo/liqo-auth-cert does not name {host}: ingress-nginx, for \
+             one, shows another one then, to which no cluster keeps. One that does is made after \
+             `kubectl -n liqo delete secret liqo-auth-cert`, unless spec.auth.certificate gives it. \
+             Clusters that keep to the old one have to be told the new fingerprint."
+        )
+    }))
+}
+
+/// Whether the certificate in a Secret is for this host.
+fn names(secret: &Secret, host: &str) -> bool {
+    let pem = secret.data.as_ref().and_then(|data| data.get("tls.crt"));
+    let certificate = pem.and_then(|pem| CertificateDer::from_pem_slice(&pem.0).ok());
+    let parsed = certificate.as_ref().and_then(|der| ParsedCertificate::try_from(der).ok());
+    let (Some(parsed), Ok(host)) = (parsed, ServerName::try_from(host)) else { return false };
+    verify_server_name(&parsed, &host).is_ok()
 }
 
 impl Flags {

@@ -35,12 +35,13 @@ macro_rules! files {
 const COMMON: &str = "common.yaml";
 const BASE: &str = "base.yaml";
 
+/// What `auth.yaml` says of the host is in the certificate that `control` makes.
 const TEMPLATES: [(&str, &str); 11] = files![
     "common.yaml",
     "base.yaml",
     "roles.yaml",
-    "control.yaml",
     "auth.yaml",
+    "control.yaml",
     "discovery.yaml",
     "kubelet.yaml",
     "gateway.yaml",

@@ -82,6 +82,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             Ok(url) => println!("Other clusters are told that it is at {url}."),
             Err(error) => println!("Other clusters can't be told where it is: {error}."),
         }
+        if let Some(advice) = exposure::advice(&connection.client).await? {
+            println!("{advice}");
+        }
         Ok(())
     })
 }

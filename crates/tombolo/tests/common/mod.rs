@@ -4,6 +4,7 @@
 #![allow(dead_code)] // Every test program uses a part of it.
 
 pub mod control;
+pub mod dns;
 pub mod load;
 pub mod look;
 pub mod way_back;

@@ -28,6 +28,10 @@ const KNOWN: Step = "identity at the other";
 const LONG: u32 = 300;
 const SHORT: u32 = 2;
 
+/// For so long an API server asks itself about a namespace before each write to it, if one of that name
+/// was deleted: among clusters that have never met there was none.
+const DISTRUST: Duration = Duration::from_secs(30);
+
 pub struct Pair {
     rome: Client,
     milan: Client,
@@ -91,6 +95,7 @@ impl Pair {
         let records = Api::<Secret>::namespaced(self.milan.clone(), AUTH_NAMESPACE);
         gone(&records, &format!("identity-{}", self.id)).await;
         gone(&Api::<Namespace>::all(self.milan.clone()), "liqo-tenant-rome").await;
+        tokio::time::sleep(DISTRUST).await;
         Ok(())
     }
 

@@ -195,11 +195,9 @@ impl Giver {
         record: &Record,
     ) -> Result<Again, Error> {
         let client = &self.context.client;
-        let kept = async {
-            finalizer::keep(records, secret, FINALIZER).await.map_err(failed("keep the record"))
-        };
         // Nothing is made before the record is kept, so that all is removed with it.
-        let secret = kept.await?;
+        let secret = finalizer::keep(records, secret, FINALIZER).await;
+        let secret = secret.map_err(failed("keep the record"))?;
         let now = Record::read(&secret).map_err(|error| Error::Record(secret.name_any(), error))?;
         if now != *record {
             // Another request has come meanwhile: that brings it here again.

@@ -49,7 +49,7 @@ use crate::context::Context;
 pub(crate) use account::request_token;
 use ensured::Ensured;
 pub(crate) use generation::generation_in;
-pub(crate) use provisions::{hex, nonce_for, random};
+pub(crate) use provisions::{nonce_for, random};
 use signer::Signer;
 use tenant::Tenant;
 

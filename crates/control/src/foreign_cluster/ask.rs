@@ -15,7 +15,7 @@ use tombolo_api::{
     names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, CLUSTER_ID_LABEL, PINNED_ANNOTATION},
 };
 use tombolo_core::identity::{
-    Access, Credentials, Incomplete, Subject, is_generation, return_token_name, token_in,
+    Access, Credentials, Incomplete, Subject, hex, is_generation, return_token_name, token_in,
 };
 use tombolo_runtime::{metrics::Met, observe::Watched};
 use tracing::{debug, info};
@@ -268,14 +268,10 @@ async fn return_token(context: &Context, peer: &ClusterIdentity) -> Result<Confi
     let secrets = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
     let name = return_token_name(&peer.cluster_id);
     let there = secrets.get_opt(&name).await.map_err(failed(format!("read Secret {name}")))?;
-    let text = |secret: Secret| {
-        let bytes = secret.data?.remove(AUTH_TOKEN_KEY)?;
-        String::from_utf8(bytes.0).ok().map(Confidential::from)
-    };
-    if let Some(token) = there.and_then(text) {
+    if let Some(token) = there.as_ref().and_then(token_in) {
         return Ok(token);
     }
-    let token = identity::hex(&identity::random()?);
+    let token = hex(&identity::random()?);
     let labels = [(CLUSTER_ID_LABEL.to_owned(), peer.cluster_id.to_string())];
     let secret = Secret {
         metadata: ObjectMeta {

@@ -28,7 +28,7 @@ use tombolo_api::{
 };
 use tombolo_core::{
     discovery::told_host,
-    identity::{nonce, token_in},
+    identity::{hex, nonce, token_in},
 };
 use tombolo_runtime::{
     observe::{Observer, named},
@@ -113,11 +113,6 @@ pub(crate) fn random() -> Result<[u8; 32], Error> {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).map_err(|_| Error::Random)?;
     Ok(bytes)
-}
-
-/// As text.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The fingerprint of the auth service's certificate, which is made or copied if need be.

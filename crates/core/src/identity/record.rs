@@ -49,9 +49,11 @@ pub struct Record {
 #[error("the record of a request for an identity has no valid {0:?}")]
 pub struct NotARecord(&'static str);
 
+const NAME_PREFIX: &str = "identity-";
+
 /// Name of the Secret with the record of a cluster's request.
 pub fn record_name(cluster: &ClusterId) -> String {
-    format!("identity-{cluster}")
+    format!("{NAME_PREFIX}{cluster}")
 }
 
 /// Whose record a Secret is, though nothing else in it may be readable: what it says, or what it is
@@ -59,7 +61,7 @@ pub fn record_name(cluster: &ClusterId) -> String {
 pub fn recorded_cluster(secret: &Secret) -> Option<ClusterId> {
     let said = secret.data.as_ref().and_then(|data| data.get(CLUSTER_ID));
     let said = said.and_then(|bytes| str::from_utf8(&bytes.0).ok()?.parse().ok());
-    let called = || secret.metadata.name.as_ref()?.strip_prefix("identity-")?.parse().ok();
+    let called = || secret.metadata.name.as_ref()?.strip_prefix(NAME_PREFIX)?.parse().ok();
     said.or_else(called)
 }
 

@@ -19,3 +19,4 @@ pub mod replicate;
 pub mod shadow_endpoint_slice;
 pub mod shadow_pod;
 pub mod translate;
+pub mod watch_retry;

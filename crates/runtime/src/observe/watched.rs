@@ -3,7 +3,6 @@
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use futures::StreamExt;
@@ -12,14 +11,17 @@ use kube::{
     runtime::{
         WatchStreamExt,
         reflector::{self, ObjectRef, Store},
-        utils::Backoff,
         watcher::{self, Event},
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, warn};
+use tombolo_core::watch_retry::{Retry, WatchRetry};
+use tracing::{debug, info, warn};
 
 use crate::{chain::Chain, queue::Queue};
 
@@ -229,20 +231,22 @@ async fn keep<K: Object>(
     mut kept: Kept<K>,
     listeners: Listeners<K>,
 ) {
-    let events = watcher::watcher(api, config)
-        .modify(|object| object.managed_fields_mut().clear())
-        .backoff(Retries::default());
+    let events =
+        watcher::watcher(api, config).modify(|object: &mut K| object.managed_fields_mut().clear());
     let mut events = std::pin::pin!(events);
-    let mut broken = false;
+    let (kind, mut retry) = (K::kind(&()), WatchRetry::default());
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
             Err(error) => {
-                let (kind, error) = (K::kind(&()), Chain(&error));
-                match std::mem::replace(&mut broken, true) {
-                    false => warn!(%kind, "a watch broke and starts again: {error}"),
-                    true => debug!(%kind, "the watch is still broken: {error}"),
+                let Retry { delay, is_news } =
+                    retry.failed(Instant::now().into_std(), is_refused(&error));
+                let error = Chain(&error);
+                match is_news {
+                    true => warn!(%kind, "a watch failed, and is tried again: {error}"),
+                    false => debug!(%kind, retry_in = ?delay, "the watch still fails: {error}"),
                 }
+                sleep(delay).await;
                 continue;
             }
         };
@@ -257,7 +261,9 @@ async fn keep<K: Object>(
             // Listed, but not in the index before the list is complete.
             Event::Init | Event::InitApply(_) => continue,
         };
-        broken = false;
+        if retry.works(Instant::now().into_std()) {
+            info!(%kind, "the watch works again");
+        }
         kept.count.send_modify(|count| *count += 1);
         // Those that went while nobody watched.
         for gone in before {
@@ -269,22 +275,150 @@ async fn keep<K: Object>(
     }
 }
 
-/// Watches are tried again sooner than writes: until they are back, nobody knows what to write.
-#[derive(Default)]
-struct Retries(u32);
-
-impl Iterator for Retries {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let delay = Duration::from_millis(100).saturating_mul(1 << self.0.min(8));
-        self.0 += 1;
-        Some(delay.min(Duration::from_secs(2)))
-    }
+/// Whether the API server has refused: the right is missing, and trying again soon won't help.
+fn is_refused(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    let code = match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status))
+        | WatchError(status) => status.code,
+        _ => return false,
+    };
+    matches!(code, 401 | 403)
 }
 
-impl Backoff for Retries {
-    fn reset(&mut self) {
-        self.0 = 0;
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+        time::Duration,
+    };
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{Client, client::Body};
+    use serde_json::json;
+    use tower::service_fn;
+    use tracing_subscriber::EnvFilter;
+
+    use super::*;
+    use crate::telemetry::FILTER;
+
+    /// An API server that refuses lists, watches or nothing, and what was asked of it.
+    #[derive(Default)]
+    struct Server {
+        refuses_lists: AtomicBool,
+        refuses_watches: AtomicBool,
+        requests: AtomicUsize,
+    }
+
+    impl Server {
+        fn client(self: &Arc<Self>) -> Client {
+            let server = self.clone();
+            let answer = move |request: Request<Body>| {
+                let server = server.clone();
+                let query = request.uri().query().unwrap_or_default();
+                let is_watch = query.contains("watch=true");
+                async move { Ok::<_, kube::Error>(server.answer(is_watch).await) }
+            };
+            Client::new(service_fn(answer), "default")
+        }
+
+        async fn answer(&self, is_watch: bool) -> Response<Body> {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            let refuses = if is_watch { &self.refuses_watches } else { &self.refuses_lists };
+            let (code, body) = match refuses.load(Ordering::Relaxed) {
+                true => {
+                    let (status, reason) = ("Failure", "Forbidden");
+                    (
+                        403,
+                        json!({ "status": status, "reason": reason, "code": 403, "message": "no" }),
+                    )
+                }
+                // Nothing ever happens.
+                false if is_watch => std::future::pending().await,
+                false => (200, json!({ "metadata": { "resourceVersion": "1" }, "items": [] })),
+            };
+            let answer = Response::builder().status(code);
+            answer.body(Body::from(body.to_string().into_bytes())).expect("an answer")
+        }
+
+        fn requests(&self) -> usize {
+            self.requests.load(Ordering::Relaxed)
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Log {
+        /// Records what this thread logs by default, as long as the guard is there.
+        fn record(&self) -> tracing::subscriber::DefaultGuard {
+            let log = self.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_env_filter(EnvFilter::new(FILTER))
+                .with_writer(move || log.clone());
+            tracing::subscriber::set_default(subscriber.finish())
+        }
+
+        fn lines(&self) -> Vec<String> {
+            let text = self.0.lock().unwrap();
+            String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
+        }
+    }
+
+    impl io::Write for Log {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    async fn refused(server: Server) {
+        let (server, log) = (Arc::new(server), Log::default());
+        let _guard = log.record();
+        let api = Api::<ConfigMap>::default_namespaced(server.client());
+        let watched = Watched::new(api, watcher::Config::default());
+        sleep(Duration::from_secs(300)).await;
+        let requests = server.requests();
+        assert!(requests < 50, "{requests} requests in five minutes");
+        assert_eq!(log.lines().len(), 1, "{:#?}", log.lines());
+        assert!(log.lines()[0].contains("ConfigMap"), "{:#?}", log.lines());
+
+        server.refuses_lists.store(false, Ordering::Relaxed);
+        sleep(Duration::from_secs(11)).await;
+        assert!(watched.is_filled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_is_refused_is_asked_for_less_and_less_and_logged_once() {
+        refused(Server { refuses_lists: true.into(), ..Server::default() }).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_refused_is_asked_for_less_and_less_and_logged_once() {
+        refused(Server { refuses_watches: true.into(), ..Server::default() }).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_recovery_is_logged_once() {
+        let server = Arc::new(Server { refuses_lists: true.into(), ..Server::default() });
+        let log = Log::default();
+        let _guard = log.record();
+        let api = Api::<ConfigMap>::default_namespaced(server.client());
+        let watched = Watched::new(api, watcher::Config::default());
+        sleep(Duration::from_secs(60)).await;
+        server.refuses_lists.store(false, Ordering::Relaxed);
+        watched.filled().await;
+        sleep(Duration::from_secs(60)).await;
+        let lines = log.lines();
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        assert!(lines[1].contains("works again"), "{lines:#?}");
     }
 }

@@ -123,12 +123,6 @@ fn lane(entry: &ForeignCluster) -> Lane {
     if status == Some(AuthStatus::Accepted) { Lane::Main } else { Lane::Slow }
 }
 
-impl Clusters {
-    fn all(&self) -> Vec<ForeignCluster> {
-        self.known.all().iter().map(|entry| (**entry).clone()).collect()
-    }
-}
-
 /// Something stands in the way of an identity.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}: {message}")]

@@ -1,19 +1,15 @@
 //! Answers other clusters' requests, and offers them a share of what is free. The offer follows
 //! what is free, and goes with the request.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::api::resource::Quantity,
 };
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{ListParams, ObjectMeta},
-    runtime::reflector::Store,
-};
-use tokio::sync::Mutex;
+use kube::{Api, Resource, ResourceExt, api::ObjectMeta, runtime::reflector::Store};
+use tokio::{sync::Mutex, time::timeout};
 use tombolo_api::{
     config::{ClusterConfig, SharingConfig},
     discovery::{RequestState, ResourceRequest},
@@ -21,7 +17,7 @@ use tombolo_api::{
     sharing::{ResourceOffer, ResourceOfferSpec, ResourceQuota},
 };
 use tombolo_core::{
-    offer::{answer, free, is_due, look_after, quota},
+    offer::{answer, free, is_due, is_offered_elsewhere, look_after, quota},
     peering::request_state,
 };
 use tombolo_runtime::{
@@ -35,6 +31,9 @@ use crate::context::Context;
 
 const MANAGER: &str = "liqo-control/offer";
 
+/// How long to wait for what was written to be seen.
+const UNSEEN: Duration = Duration::from_secs(2);
+
 /// Runs until the end is asked for.
 pub async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
@@ -43,13 +42,14 @@ pub async fn run(context: Arc<Context>) {
         nodes: observer.share(watches.of()),
         pods: observer.share(watches.of()),
         requests: watches.of(),
+        offers: watches.of(),
         turn: Mutex::default(),
         configs: watches.of(),
         context: context.clone(),
     };
     state.requests.feed(&queue, |request| is_asked_of_us(request).then(|| key(request)));
     let requests = state.requests.clone();
-    watches.of::<ResourceOffer>().feed(&queue, move |offer| {
+    state.offers.feed(&queue, move |offer| {
         let namespace = offer.namespace();
         requests_of_others(&requests, |request| request.namespace() == namespace)
     });
@@ -62,7 +62,7 @@ pub async fn run(context: Arc<Context>) {
         }
     };
     let work = queue::run("offer", asked, async |(namespace, name)| {
-        tokio::join!(observer.filled(), state.configs.filled());
+        tokio::join!(observer.filled(), state.configs.filled(), state.offers.filled());
         match state.requests.get(&namespace, &name) {
             Some(request) => reconcile(&request, &state).await,
             None => Ok(()),
@@ -76,6 +76,7 @@ struct State {
     nodes: Store<Node>,
     pods: Store<Pod>,
     requests: Arc<Watched<ResourceRequest>>,
+    offers: Arc<Watched<ResourceOffer>>,
     turn: Mutex<()>,
     configs: Arc<Watched<ClusterConfig>>,
 }
@@ -96,8 +97,6 @@ fn requests_of_others(
 enum Error {
     #[error("{act} {namespace}/{name}")]
     Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
-    #[error("read what is offered")]
-    Read(#[source] Box<kube::Error>),
 }
 
 async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error> {
@@ -138,12 +137,13 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error
     }
     // The next one is to see what this one is offered.
     let _turn = state.turn.lock().await;
-    let quota = state.quota(&sharing, &namespace).await?;
+    let quota = state.quota(&sharing, &namespace);
     if is_due(offer.as_ref(), &quota) {
         let offer = forge(context, request, quota);
         writer::apply(&offers, MANAGER, &offer)
             .await
             .map_err(failed("make the ResourceOffer", ours))?;
+        state.wait_for(&namespace, &offer).await;
     }
     Ok(())
 }
@@ -154,18 +154,26 @@ impl State {
         config.map(|config| config.spec.sharing.clone()).unwrap_or_default()
     }
 
-    async fn quota(
-        &self,
-        sharing: &SharingConfig,
-        namespace: &str,
-    ) -> Result<BTreeMap<String, Quantity>, Error> {
+    fn quota(&self, sharing: &SharingConfig, namespace: &str) -> BTreeMap<String, Quantity> {
         let (nodes, pods) = (self.nodes.state(), self.pods.state());
         let left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
-        let ours = ListParams::default().labels(REPLICATE_TO_LABEL);
-        let offers = Api::<ResourceOffer>::all(self.context.client.clone());
-        let offers = offers.list(&ours).await.map_err(|error| Error::Read(Box::new(error)))?;
-        let others = offers.iter().filter(|offer| offer.namespace().as_deref() != Some(namespace));
-        Ok(quota(left, others, sharing))
+        let us = self.context.settings.cluster_name.as_str();
+        let others = self.offers.index();
+        let others = others.state_filter(|offer| is_offered_elsewhere(offer, us, namespace));
+        quota(left, others.iter().map(|offer| &**offer), sharing)
+    }
+
+    /// Waits until the index has the offer that was written, for a while: an offer that somebody
+    /// deletes at once may never be seen.
+    async fn wait_for(&self, namespace: &str, written: &ResourceOffer) {
+        let mut changes = self.offers.changes();
+        let is_seen = || {
+            let seen = self.offers.get(namespace, &written.name_any());
+            seen.is_some_and(|seen| seen.spec.resource_quota == written.spec.resource_quota)
+        };
+        let seen = async { while !is_seen() && changes.changed().await.is_ok() {} };
+        // Nothing to do about it: the offer, once it is seen, asks for the next look.
+        let _ = timeout(UNSEEN, seen).await;
     }
 }
 

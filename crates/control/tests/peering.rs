@@ -1,12 +1,17 @@
 //! Two API servers, the controllers of both clusters, identities made by hand: a peering starts
 //! when it is asked for, survives what happens to it, and leaves nothing.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
+use http::Request;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
-    ResourceExt,
+    Client, ResourceExt,
     api::{Patch, PatchParams},
+    client::Body,
 };
 use serde_json::json;
 use tombolo_api::{
@@ -19,6 +24,7 @@ use tombolo_control::{context::Context, health, offer, peering, replicator};
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testbed::{Cluster, ClusterSpec, Component, Testbed, eventually};
 use tombolo_testing::Side;
+use tower::service_fn;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peering_starts_survives_and_leaves_nothing() {
@@ -29,7 +35,7 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     let milan = side(bed.cluster("milan")).await;
     rome.knows(&milan).await;
     milan.knows(&rome).await;
-    let at_milan = start(&milan);
+    let (at_milan, offer_lists) = start_and_count_offer_lists(&milan);
     let at_rome = start_and_count_watches(bed.cluster("rome"), &rome).await;
 
     // Nothing happens before somebody wants it.
@@ -66,6 +72,9 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     milan.none::<ResourceOffer>().await;
     answers(&milan, "rome", "Accepted").await;
     rome.says("milan", "OutgoingPeering", "Established").await;
+
+    // What was offered to others came from the watch each time.
+    assert_eq!(offer_lists.load(Ordering::Relaxed), 1, "milan lists its offers again and again");
 
     // The controllers end, and others go on.
     at_rome.ask();
@@ -164,8 +173,28 @@ async fn side(cluster: &Cluster) -> Side {
 }
 
 fn start(side: &Side) -> Shutdown {
+    start_with(side.client.clone(), side)
+}
+
+/// Also counts how often all ResourceOffers are listed.
+fn start_and_count_offer_lists(side: &Side) -> (Shutdown, Arc<AtomicUsize>) {
+    let (client, lists) = (side.client.clone(), Arc::<AtomicUsize>::default());
+    let count = lists.clone();
+    let counted = service_fn(move |request: Request<Body>| {
+        let uri = request.uri();
+        let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
+        if uri.path().ends_with("/v1alpha1/resourceoffers") && !is_watch {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    (start_with(Client::new(counted, "default"), side), lists)
+}
+
+fn start_with(client: Client, side: &Side) -> Shutdown {
     let shutdown = Shutdown::new();
-    let context = Context::new(side.client.clone(), side.settings.clone(), shutdown.clone());
+    let context = Context::new(client, side.settings.clone(), shutdown.clone());
     let context = Arc::new(context);
     tokio::spawn(health::run(context.clone()));
     tokio::spawn(offer::run(context.clone()));

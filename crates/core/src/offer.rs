@@ -9,7 +9,7 @@ use k8s_openapi::{
 use tombolo_api::{
     config::SharingConfig,
     discovery::{RequestState, ResourceRequest},
-    names::{MANAGED_BY_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE},
+    names::{MANAGED_BY_LABEL, REPLICATE_TO_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE},
     sharing::ResourceOffer,
 };
 
@@ -41,6 +41,16 @@ pub fn answer(request: &ResourceRequest, sharing: &SharingConfig) -> Option<Requ
         (RequestState::Pending, false) if request.status.is_none() => Some(RequestState::Pending),
         _ => None,
     }
+}
+
+/// Whether this is what the cluster called `us` offers to another cluster than the one whose tenant
+/// namespace is given. An object is called after the cluster that made it; whatever else a peer puts
+/// into its tenant namespace takes nothing away from others.
+pub fn is_offered_elsewhere(offer: &ResourceOffer, us: &str, namespace: &str) -> bool {
+    let labels = offer.metadata.labels.as_ref();
+    offer.metadata.name.as_deref() == Some(us)
+        && offer.metadata.namespace.as_deref() != Some(namespace)
+        && labels.is_some_and(|labels| labels.contains_key(REPLICATE_TO_LABEL))
 }
 
 /// What to offer of what is free; `others` is offered to other clusters already, which counts
@@ -292,5 +302,21 @@ mod tests {
         assert!(is_due(Some(&offer(&json!({ "cpu": "1" }), None)), &now));
         let leaving = offer(&json!({ "cpu": "1" }), Some("2026-01-01T00:00:00Z"));
         assert!(!is_due(Some(&leaving), &now));
+    }
+
+    #[test]
+    fn only_what_this_cluster_offers_to_others_counts() {
+        let offer = |name: &str, namespace: &str, label: &str| -> ResourceOffer {
+            serde_json::from_value(json!({
+                "metadata": { "name": name, "namespace": namespace, "labels": { label: "id" } },
+                "spec": { "clusterID": "id", "resourceQuota": { "hard": {} } },
+            }))
+            .unwrap()
+        };
+        let counts = |offer: &ResourceOffer| is_offered_elsewhere(offer, "milan", "tenant-rome");
+        assert!(counts(&offer("milan", "tenant-paris", REPLICATE_TO_LABEL)));
+        assert!(!counts(&offer("milan", "tenant-rome", REPLICATE_TO_LABEL)), "the one in question");
+        assert!(!counts(&offer("paris", "tenant-paris", REPLICATE_TO_LABEL)), "made by a peer");
+        assert!(!counts(&offer("milan", "tenant-paris", "liqo.io/replicated-from")));
     }
 }

@@ -184,7 +184,7 @@ async fn check(
         let message = format!("{} is this very cluster", entry.spec.auth_url);
         return Err(refused("OwnCluster", message).into());
     }
-    if let Some(other) = senior(entry, &peer.cluster_id, &state.all()) {
+    if let Some(other) = senior(entry, &peer.cluster_id, &state.known.all()) {
         let message = format!(
             "cluster {} is known already, as ForeignCluster {}: use that one, and delete this",
             peer.cluster_id,

@@ -62,7 +62,7 @@ async fn reconcile(
     let namespace = namespaces.get_opt(&request.namespace().unwrap_or_default()).await;
     let namespace = namespace.map_err(failed("read the namespace of a ResourceRequest"))?;
     let from = namespace.as_ref().and_then(peer_of);
-    let known: Vec<_> = known.all().into_iter().map(Arc::unwrap_or_clone).collect();
+    let known = known.all();
     let Some(from) = from else { return Ok(()) };
     let clusters = Api::<ForeignCluster>::all(client.clone());
     if let Some(entry) = asked_again(request, &from, &known) {

@@ -85,10 +85,10 @@ const ROUNDED: SignedDuration = SignedDuration::from_secs(2);
 pub fn incoming(
     request: &ResourceRequest,
     from: &ClusterId,
-    known: &[ForeignCluster],
+    known: &[impl Borrow<ForeignCluster>],
 ) -> Option<ForeignCluster> {
     let cluster = &request.spec.cluster_identity;
-    let is_known = known.iter().any(|entry| {
+    let is_known = known.iter().map(Borrow::borrow).any(|entry| {
         id_of(entry) == Some(from)
             || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.spec.auth_url
     });
@@ -109,9 +109,10 @@ pub fn incoming(
 pub fn asked_again<'a>(
     request: &ResourceRequest,
     from: &ClusterId,
-    known: &'a [ForeignCluster],
+    known: &'a [impl Borrow<ForeignCluster>],
 ) -> Option<&'a ForeignCluster> {
-    known.iter().filter(|_| is_asked_by(request, from)).find(|entry| {
+    let known = known.iter().map(Borrow::borrow);
+    known.filter(|_| is_asked_by(request, from)).find(|entry| {
         id_of(entry) == Some(from)
             && entry.metadata.deletion_timestamp.is_none()
             && request_of(entry).is_some_and(|uid| request.metadata.uid.as_deref() != Some(uid))
@@ -141,14 +142,15 @@ pub fn is_over(entry: &ForeignCluster, asked: bool) -> bool {
 pub fn senior<'a>(
     entry: &ForeignCluster,
     id: &ClusterId,
-    known: &'a [ForeignCluster],
+    known: &'a [impl Borrow<ForeignCluster>],
 ) -> Option<&'a ForeignCluster> {
-    let rank = |entry: &ForeignCluster| {
+    fn rank(entry: &ForeignCluster) -> (Option<Timestamp>, Option<&str>) {
         let created = entry.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (created, entry.metadata.name.clone())
-    };
+        (created, entry.metadata.name.as_deref())
+    }
     known
         .iter()
+        .map(Borrow::borrow)
         .filter(|other| id_of(other) == Some(id) && other.metadata.uid != entry.metadata.uid)
         .filter(|other| rank(other) < rank(entry) || id_of(entry) != Some(id))
         .min_by_key(|other| rank(other))
@@ -266,6 +268,8 @@ fn spec(auth_url: String) -> ForeignClusterSpec {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
@@ -292,6 +296,8 @@ pub(super) mod tests {
         }))
         .unwrap()
     }
+
+    const NOBODY: [ForeignCluster; 0] = [];
 
     #[test]
     fn the_stronger_way_to_find_a_cluster_wins() {
@@ -368,7 +374,7 @@ pub(super) mod tests {
     #[test]
     fn an_unknown_cluster_that_asks_becomes_a_weak_entry() {
         let from = "milan-id".parse().unwrap();
-        let new = incoming(&request("milan-id"), &from, &[]).unwrap();
+        let new = incoming(&request("milan-id"), &from, &NOBODY).unwrap();
         assert_eq!(kind(&new), DiscoveryType::IncomingPeering);
         assert_eq!(new.spec.auth_url, "https://10.0.0.5:31200");
         assert!(is_over(&new, false) && !is_over(&new, true));
@@ -382,13 +388,13 @@ pub(super) mod tests {
     fn a_request_that_was_refused_makes_no_entry() {
         let mut refused = request("milan-id");
         refused.status = serde_json::from_value(json!({ "state": "Refused" })).unwrap();
-        assert_eq!(incoming(&refused, &"milan-id".parse().unwrap(), &[]), None);
+        assert_eq!(incoming(&refused, &"milan-id".parse().unwrap(), &NOBODY), None);
     }
 
     #[test]
     fn nobody_asks_in_anothers_name() {
         let from = "milan-id".parse().unwrap();
-        assert_eq!(incoming(&request("naples-id"), &from, &[]), None);
+        assert_eq!(incoming(&request("naples-id"), &from, &NOBODY), None);
     }
 
     #[test]
@@ -403,6 +409,16 @@ pub(super) mod tests {
         assert_eq!(senior(&old, &id, &known), None);
         let unfilled = entry("c", "Manual", None);
         assert_eq!(senior(&unfilled, &id, &known), Some(&old));
+    }
+
+    #[test]
+    fn an_entry_is_found_where_it_is_without_a_copy() {
+        let (from, known) = ("milan-id".parse().unwrap(), [entry("b", "LAN", Some("milan-id"))]);
+        let known = known.map(Arc::new);
+        let found = senior(&entry("c", "Manual", None), &from, &known);
+        assert!(found.is_some_and(|found| std::ptr::eq(found, &*known[0])));
+        assert_eq!(asked_again(&request("milan-id"), &from, &known), None);
+        assert_eq!(incoming(&request("milan-id"), &from, &known), None);
     }
 
     #[test]

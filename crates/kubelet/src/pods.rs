@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tombolo_api::{
     names::{
-        DESTINATION_LABEL, GRACE_PERIOD_ANNOTATION, MANAGED_BY_LABEL, ORIGIN_LABEL, SHADOW_POD,
+        DESTINATION_LABEL, GRACE_PERIOD_ANNOTATION, MANAGED_BY_LABEL, ORIGIN_LABEL,
+        RESTARTS_ANNOTATION, SHADOW_POD,
     },
     virtualkubelet::ShadowPod,
 };
@@ -24,6 +25,7 @@ use tombolo_core::reflect::{
     pod::{
         RawPod, Route,
         decide::{self, Home, Remote, Seen, Twin},
+        restarts::Restarts,
     },
     pod_status::{self, Viewpoint},
 };
@@ -34,7 +36,7 @@ use tombolo_runtime::{
     writer,
 };
 
-use crate::{MANAGER, peer::Peer, virtual_node::Inputs};
+use crate::{MANAGER, peer::Peer, virtual_node::PodInputs};
 
 /// Namespace and name of a pod at home.
 type Key = (String, String);
@@ -42,7 +44,7 @@ type Key = (String, String);
 /// The pods of one virtual node.
 pub(crate) struct Pods {
     peer: Arc<Peer>,
-    inputs: watch::Receiver<Inputs>,
+    inputs: watch::Receiver<PodInputs>,
     events: Events,
     home: Watched<RawPod>,
     twins: Mutex<BTreeMap<String, Arc<TwinNamespace>>>,
@@ -70,7 +72,10 @@ pub(crate) enum PodError {
 
 impl Pods {
     /// Starts to watch.
-    pub(crate) fn new(peer: Arc<Peer>, inputs: watch::Receiver<Inputs>) -> (Arc<Self>, Asked<Key>) {
+    pub(crate) fn new(
+        peer: Arc<Peer>,
+        inputs: watch::Receiver<PodInputs>,
+    ) -> (Arc<Self>, Asked<Key>) {
         let (queue, asked) = queue();
         let of_node = watcher::Config::default().fields(&format!("spec.nodeName={}", peer.node));
         let pods = Arc::new_cyclic(|pods| Self {
@@ -223,7 +228,7 @@ impl Pods {
         let decision = decide::decide(seen, route, from);
         // What is known goes home even when the remote cluster does not answer.
         let at_home = match home.as_deref() {
-            Some(pod) => self.do_at_home(pod, decision.home).await,
+            Some(pod) => self.do_at_home(pod, decision.home, decision.restarts.as_ref()).await,
             None => Ok(()),
         };
         if let Some(twin) = twin {
@@ -248,7 +253,7 @@ impl Pods {
         if !pod_status::differs(&pod.status, &status) {
             return Ok(());
         }
-        self.do_at_home(pod, Home::Status(status)).await
+        self.do_at_home(pod, Home::Status(status), None).await
     }
 
     async fn do_there(&self, twin: &str, name: &str, what: Remote) -> Result<(), PodError> {
@@ -271,19 +276,20 @@ impl Pods {
         }
     }
 
-    async fn do_at_home(&self, pod: &RawPod, what: Home) -> Result<(), PodError> {
+    async fn do_at_home(
+        &self,
+        pod: &RawPod,
+        what: Home,
+        restarts: Option<&Restarts>,
+    ) -> Result<(), PodError> {
         let (namespace, name) = key(pod);
         let api: Api<RawPod> = Api::namespaced(self.peer.home.clone(), &namespace);
         match what {
-            Home::Nothing => Ok(()),
+            Home::Nothing if restarts.is_none() => Ok(()),
+            Home::Nothing => self.set_status(&api, pod, &Value::Null, restarts).await,
             Home::Status(status) => {
                 self.say_why(pod, &status).await;
-                let patch = status_patch(pod, &status);
-                let params =
-                    PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-                let done = api.patch_status(&name, &params, &Patch::Strategic(patch)).await;
-                stale_is_fine(done.map(drop))
-                    .map_err(|source| PodError::SetStatus(namespace, name, source))
+                self.set_status(&api, pod, &status, restarts).await
             }
             Home::Remove => delete_pod(&api, pod, Some(0))
                 .await
@@ -296,6 +302,28 @@ impl Pods {
                     .map_err(|source| PodError::Delete(namespace, name, source))
             }
         }
+    }
+
+    async fn set_status(
+        &self,
+        api: &Api<RawPod>,
+        pod: &RawPod,
+        status: &Value,
+        restarts: Option<&Restarts>,
+    ) -> Result<(), PodError> {
+        let mut patch = status_patch(pod, status);
+        if let Some(restarts) = restarts {
+            let metadata = &mut patch["metadata"];
+            metadata["annotations"] = json!({ RESTARTS_ANNOTATION: restarts.annotation() });
+            // Those before follow from what the pod shows, so that has to be the latest.
+            if Restarts::recorded(pod).is_some() {
+                metadata["resourceVersion"] = json!(pod.metadata.resource_version);
+            }
+        }
+        let (namespace, name) = key(pod);
+        let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        let done = api.patch_status(&name, &params, &Patch::Strategic(patch)).await;
+        stale_is_fine(done.map(drop)).map_err(|source| PodError::SetStatus(namespace, name, source))
     }
 
     async fn say_why(&self, pod: &RawPod, status: &Value) {
@@ -351,7 +379,8 @@ async fn delete_shadow(
 /// and so are their items, so what is not there any more has to be said.
 fn status_patch(pod: &RawPod, status: &Value) -> Value {
     let mut fields = serde_json::Map::new();
-    for field in pod_status::OURS {
+    let ours: &[&str] = if status.is_null() { &[] } else { &pod_status::OURS };
+    for field in ours {
         let value = match status.get(field) {
             Some(Value::Array(items)) if field.ends_with("IPs") => {
                 let mut items = items.clone();
@@ -362,7 +391,7 @@ fn status_patch(pod: &RawPod, status: &Value) -> Value {
             None if pod.status.get(field).is_some() => Value::Null,
             None => continue,
         };
-        fields.insert(field.into(), value);
+        fields.insert((*field).into(), value);
     }
     if let Some(Value::Array(conditions)) = status.get("conditions") {
         let mut conditions = conditions.clone();
@@ -376,9 +405,10 @@ fn status_patch(pod: &RawPod, status: &Value) -> Value {
     json!({ "metadata": { "uid": pod.metadata.uid }, "status": fields })
 }
 
-/// The object is gone, or another one by now: there will be news of it.
+/// The object is gone, or another one by now, or not as it was: there will be news of it.
 fn stale_is_fine(result: kube::Result<()>) -> kube::Result<()> {
     match result {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(kube::Error::Api(status))
             if status.code == 422 && status.message.contains("metadata.uid") =>
         {

@@ -26,7 +26,7 @@ use tracing::warn;
 use crate::{
     api::Gate,
     reflection::Homes,
-    virtual_node::{self, Inputs, Shared, Sources},
+    virtual_node::{self, Inputs, PodInputs, Shared, Sources},
 };
 
 /// Namespace and name of an offer.
@@ -68,6 +68,7 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
 /// A virtual node that runs, and how it hears of what it depends on.
 struct Running {
     inputs: watch::Sender<Inputs>,
+    pods: watch::Sender<PodInputs>,
     namespaces: watch::Sender<BTreeMap<String, String>>,
     networks: watch::Sender<Option<Networks>>,
 }
@@ -85,6 +86,7 @@ struct Seen {
 struct Snapshot {
     cluster: ClusterIdentity,
     inputs: Inputs,
+    pods: PodInputs,
     namespaces: BTreeMap<String, String>,
     networks: Option<Networks>,
 }
@@ -157,39 +159,51 @@ impl Seen {
         let maps = self.maps.state();
         let map = maps.iter().find(|map| map.namespace().as_ref() == Some(&namespace));
         let Namespaces { there, leaving, wanted } = node::namespaces(map.map(|map| &**map));
+        let not_ready = node::health(cluster).err();
         Some(Snapshot {
             networks: networks.get(&identity.cluster_id).copied(),
             cluster: identity,
             inputs: Inputs {
                 stage: node::stage(offer),
-                not_ready: node::health(cluster).err(),
+                not_ready: not_ready.clone(),
                 offer: ResourceOffer::clone(offer),
-                wanted_namespaces: wanted,
-                leaving_namespaces: leaving,
             },
+            pods: PodInputs { not_ready, wanted_namespaces: wanted, leaving_namespaces: leaving },
             namespaces: there,
         })
     }
 }
 
 fn start(key: Key, shared: &Shared, snapshot: Snapshot, tasks: &mut JoinSet<Key>) -> Running {
-    let (inputs, inputs_seen) = watch::channel(snapshot.inputs);
-    let (namespaces, namespaces_seen) = watch::channel(snapshot.namespaces);
-    let (networks, networks_seen) = watch::channel(snapshot.networks);
-    let sources =
-        Sources { inputs: inputs_seen, namespaces: namespaces_seen, networks: networks_seen };
+    let cluster = snapshot.cluster.clone();
+    let (running, sources) = Running::new(snapshot);
     let shared = shared.clone();
     tasks.spawn(async move {
-        virtual_node::live(shared, snapshot.cluster, sources).await;
+        virtual_node::live(shared, cluster, sources).await;
         key
     });
-    Running { inputs, namespaces, networks }
+    running
 }
 
 impl Running {
+    fn new(snapshot: Snapshot) -> (Self, Sources) {
+        let (inputs, inputs_seen) = watch::channel(snapshot.inputs);
+        let (pods, pods_seen) = watch::channel(snapshot.pods);
+        let (namespaces, namespaces_seen) = watch::channel(snapshot.namespaces);
+        let (networks, networks_seen) = watch::channel(snapshot.networks);
+        let sources = Sources {
+            inputs: inputs_seen,
+            pods: pods_seen,
+            namespaces: namespaces_seen,
+            networks: networks_seen,
+        };
+        (Self { inputs, pods, namespaces, networks }, sources)
+    }
+
     fn tell(&self, snapshot: Snapshot) {
         set(&self.networks, snapshot.networks);
         set(&self.namespaces, snapshot.namespaces);
+        set(&self.pods, snapshot.pods);
         set(&self.inputs, snapshot.inputs);
     }
 }
@@ -202,4 +216,44 @@ fn set<T: PartialEq>(channel: &watch::Sender<T>, value: T) {
         }
         differs
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn snapshot(cpu: &str, wanted: &[&str]) -> Snapshot {
+        let offer = serde_json::from_value(json!({
+            "metadata": { "name": "milan", "namespace": "liqo-tenant-milan" },
+            "spec": { "clusterID": "id-of-milan", "resourceQuota": { "hard": { "cpu": cpu } } },
+        }));
+        let cluster = json!({ "clusterID": "id-of-milan", "clusterName": "milan" });
+        Snapshot {
+            cluster: serde_json::from_value(cluster).unwrap(),
+            inputs: Inputs { offer: offer.unwrap(), stage: Stage::Serving, not_ready: None },
+            pods: PodInputs {
+                not_ready: None,
+                wanted_namespaces: wanted.iter().map(|name| (*name).to_owned()).collect(),
+                leaving_namespaces: BTreeMap::new(),
+            },
+            namespaces: BTreeMap::new(),
+            networks: None,
+        }
+    }
+
+    #[test]
+    fn an_offer_that_changes_concerns_the_node_and_none_of_its_pods() {
+        let (running, sources) = Running::new(snapshot("2", &[]));
+        running.tell(snapshot("3", &[]));
+        assert!(sources.inputs.has_changed().unwrap(), "the node has other resources");
+        assert!(!sources.pods.has_changed().unwrap(), "all pods are looked at again");
+        running.tell(snapshot("3", &["shop"]));
+        assert!(sources.pods.has_changed().unwrap());
+        let wanted = sources.pods.borrow().wanted_namespaces.clone();
+        assert_eq!(wanted, BTreeSet::from(["shop".to_owned()]));
+    }
 }

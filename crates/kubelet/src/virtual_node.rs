@@ -46,13 +46,21 @@ const RETRY: Duration = Duration::from_millis(500);
 /// How long pods are waited for that nobody can reach.
 const UNREACHABLE_GRACE: Duration = Duration::from_secs(30);
 
-/// What a virtual node depends on.
+/// What the node object of a virtual node depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Inputs {
     /// The offer.
     pub offer: ResourceOffer,
     /// What it asks for.
     pub stage: Stage,
+    /// Why the node is not ready, if it is not.
+    pub not_ready: Option<NotReady>,
+}
+
+/// What the pods of a virtual node depend on, each of them. The offer is not part of it: it changes
+/// with what is free in the remote cluster, and no pod changes with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PodInputs {
     /// Why the node is not ready, if it is not.
     pub not_ready: Option<NotReady>,
     /// Namespaces that are wanted over there.
@@ -76,6 +84,7 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     pub inputs: watch::Receiver<Inputs>,
+    pub pods: watch::Receiver<PodInputs>,
     pub namespaces: watch::Receiver<BTreeMap<String, String>>,
     pub networks: watch::Receiver<Option<tombolo_core::translate::Networks>>,
 }
@@ -163,7 +172,7 @@ async fn life(
     let port = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
     let (port, listener) = port.map_err(|source| LifeError::Listen(node.clone(), source))?;
 
-    let (pods, asked) = Pods::new(peer.clone(), sources.inputs.clone());
+    let (pods, asked) = Pods::new(peer.clone(), sources.pods.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(node::keep(peer.clone(), port, sources.inputs.clone(), peer.shutdown.child()));
     tasks.spawn(pods.clone().run(asked));

@@ -2,6 +2,7 @@
 //! goes along, but what only means something at home.
 
 pub mod decide;
+pub mod restarts;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -13,7 +14,7 @@ use tombolo_api::{
     ClusterId,
     names::{
         CLUSTER_ID_ENV, DESTINATION_LABEL, FINALIZER, HOME_UID_ANNOTATION, ORIGIN_LABEL,
-        VIRTUAL_NODE_TAINT,
+        RESTARTS_ANNOTATION, VIRTUAL_NODE_TAINT,
     },
     virtualkubelet::{ShadowPod, ShadowPodSpec},
 };
@@ -74,6 +75,7 @@ pub fn forge(pod: &RawPod, namespace: &str, route: Route<'_>) -> ShadowPod {
     labels.insert(DESTINATION_LABEL.into(), route.remote.to_string());
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
     annotations.remove(LAST_APPLIED);
+    annotations.remove(RESTARTS_ANNOTATION);
     annotations.insert(HOME_UID_ANNOTATION.into(), pod.metadata.uid.clone().unwrap_or_default());
     shadow.metadata.namespace = Some(namespace.to_owned());
     shadow.metadata.labels = Some(labels);
@@ -259,7 +261,7 @@ mod tests {
             "metadata": {
                 "name": "web-0", "namespace": "shop", "uid": "6f1c",
                 "labels": { "app": "web" },
-                "annotations": { "team": "a", LAST_APPLIED: "{}" },
+                "annotations": { "team": "a", LAST_APPLIED: "{}", RESTARTS_ANNOTATION: "{}" },
             },
             "spec": spec,
         }))

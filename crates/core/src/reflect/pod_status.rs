@@ -6,7 +6,11 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::{node::NotReady, reflect::pod::RawPod, translate::Networks};
+use crate::{
+    node::NotReady,
+    reflect::pod::{RawPod, restarts::Restarts},
+    translate::Networks,
+};
 
 /// From where the remote pod is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -43,12 +47,18 @@ pub const OURS: [&str; 10] = [
 const SCHEDULED: &str = "PodScheduled";
 const READY: &str = "Ready";
 
-/// The status that the pod gets at home.
+/// The status that the pod gets at home. Restarts before this remote pod count, too.
 pub fn absorb(home: &RawPod, remote: &RawPod, from: Viewpoint<'_>) -> Value {
     let mut status = Map::new();
     for field in TAKEN {
         if let Some(value) = remote.status.get(field) {
             status.insert(field.into(), value.clone());
+        }
+    }
+    let restarts = Restarts::with(home, remote);
+    for field in ["initContainerStatuses", "containerStatuses"] {
+        if let Some(statuses) = status.get_mut(field) {
+            restarts.add_to(statuses);
         }
     }
     let addresses = addresses(&remote.status, from.networks);
@@ -168,6 +178,8 @@ fn without_generation(condition: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use tombolo_api::names::RESTARTS_ANNOTATION;
+
     use super::*;
     use crate::translate::NamedNetwork;
 
@@ -271,6 +283,24 @@ mod tests {
         assert_eq!(status["podIP"], "10.81.0.9");
         assert_eq!(status.get("qosClass"), None);
         assert_eq!(condition(&status, &READY.into()).unwrap()["reason"], "Lost");
+    }
+
+    #[test]
+    fn restarts_do_not_fall_when_the_remote_pod_is_made_again() {
+        let networks = networks();
+        let spec = json!({ "containers": [{ "name": "web" }] });
+        let mut home = RawPod { spec, ..RawPod::default() };
+        let mut remote = running();
+        remote.metadata.uid = Some("first".into());
+        let restarts = Restarts::with(&home, &remote).annotation();
+        home.status = absorb(&home, &remote, viewpoint(&networks, None));
+        home.metadata.annotations = Some([(RESTARTS_ANNOTATION.to_owned(), restarts)].into());
+        assert_eq!(home.status["containerStatuses"][0]["restartCount"], 2);
+
+        remote.metadata.uid = Some("second".into());
+        remote.status["containerStatuses"][0]["restartCount"] = 0.into();
+        let status = absorb(&home, &remote, viewpoint(&networks, None));
+        assert_eq!(status["containerStatuses"][0]["restartCount"], 3);
     }
 
     #[test]

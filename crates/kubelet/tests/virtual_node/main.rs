@@ -15,7 +15,8 @@ async fn pods_of_a_virtual_node_run_in_the_other_cluster() {
     let mut fixture = Fixture::start().await;
     the_node_is_what_was_offered(&fixture).await;
     a_pod_runs_there(&fixture).await;
-    logs_exec_attach_and_port_forward_work(&fixture).await;
+    logs_exec_and_port_forward_work(&fixture).await;
+    an_attached_terminal_reaches_the_process(&fixture).await;
     a_pod_deleted_there_is_made_again(&fixture).await;
     labels_follow(&fixture).await;
     a_job_finishes_once(&fixture).await;
@@ -57,7 +58,7 @@ async fn a_pod_runs_there(f: &Fixture) {
     assert_eq!(home["status"]["containerStatuses"], there["status"]["containerStatuses"]);
 }
 
-async fn logs_exec_attach_and_port_forward_work(f: &Fixture) {
+async fn logs_exec_and_port_forward_work(f: &Fixture) {
     let id = f.rome.exec("shop", "deploy/web", &["bash", "-c", "echo $LIQO_CLUSTER_ID"]).await;
     assert_eq!(id.expect("exec works"), "id-of-milan\n");
     let logs = f.rome.kubectl(&["logs", "-n", "shop", "deploy/web", "--tail", "1"]).await;
@@ -73,6 +74,22 @@ async fn logs_exec_attach_and_port_forward_work(f: &Fixture) {
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[..2], ["here", "started"], "{said}");
     assert!(lines[2].starts_with("web-"), "{said}");
+}
+
+/// What is typed into an attached terminal reaches the process, and its output comes back.
+async fn an_attached_terminal_reaches_the_process(f: &Fixture) {
+    f.rome.apply(include_str!("echo.yaml")).await.expect("the pod applies");
+    f.rome_says(&["get", "pod", "-n", "shop", "echo", "-o", PHASE], "Running").await;
+    let script = "coproc attach { exec kubectl attach -q -i -n shop echo; }
+        for word in one two; do
+            echo $word >&${attach[1]}
+            read -r -t 30 line <&${attach[0]} && echo \"$line\"
+        done
+        kill $attach_PID";
+    assert_eq!(f.shell(script).await, "heard one\nheard two\n");
+    let logs = f.rome.kubectl(&["logs", "-n", "shop", "echo"]).await;
+    assert_eq!(logs.expect("logs work"), "heard one\nheard two\n", "it is the pod's own process");
+    f.rome.kubectl(&["delete", "pod", "-n", "shop", "echo"]).await.expect("it goes");
 }
 
 async fn a_pod_deleted_there_is_made_again(f: &Fixture) {
@@ -95,6 +112,9 @@ async fn a_pod_deleted_there_is_made_again(f: &Fixture) {
     eventually("another pod", another, |now| !now.is_empty() && *now != before).await;
     f.rome.deployed("shop", "web").await.expect("it runs again");
     assert_eq!(f.rome.kubectl(&uid).await.unwrap(), home, "it is the same pod at home");
+    let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
+    let restarts = ["get", "pods", "-n", "shop", "-l", "app=web", "-o", restarts];
+    f.rome_says(&restarts, "1").await;
 
     // So is a ShadowPod.
     let shadows =
@@ -105,6 +125,7 @@ async fn a_pod_deleted_there_is_made_again(f: &Fixture) {
     eventually("another ShadowPod", another, |now| !now.is_empty() && *now != before).await;
     f.rome.deployed("shop", "web").await.expect("it runs again");
     assert_eq!(f.rome.kubectl(&uid).await.unwrap(), home, "it is the same pod at home");
+    f.rome_says(&restarts, "2").await;
 }
 
 async fn labels_follow(f: &Fixture) {

@@ -10,7 +10,7 @@ use tombolo_api::{
     virtualkubelet::ShadowPod,
 };
 
-use super::{RawPod, Route, annotation, forge, map};
+use super::{RawPod, Route, annotation, forge, map, restarts::Restarts};
 use crate::reflect::pod_status::{self, Viewpoint};
 
 /// All that is known of one pod.
@@ -44,6 +44,8 @@ pub struct Decision {
     pub remote: Remote,
     /// In the home cluster.
     pub home: Home,
+    /// What the pod at home has to record, together with its status, where it is something new.
+    pub restarts: Option<Restarts>,
 }
 
 /// What to do in the remote cluster.
@@ -103,7 +105,7 @@ pub fn decide(seen: Seen<'_>, route: Route<'_>, from: Viewpoint<'_>) -> Decision
         return ending(home, seen, from);
     }
     let Twin::There(namespace) = seen.twin else {
-        return Decision { home: nowhere(home, seen, from), ..Decision::default() };
+        return nowhere(home, seen, from);
     };
     if home.is_of_daemon_set() {
         return Decision { home: stay_pending(home, DAEMON_SET), ..Decision::default() };
@@ -117,7 +119,7 @@ pub fn decide(seen: Seen<'_>, route: Route<'_>, from: Viewpoint<'_>) -> Decision
         Some(shadow) if is_as_forged(shadow, &forged) => Remote::Nothing,
         Some(_) => Remote::Apply(Box::new(forged)),
     };
-    Decision { remote, home: status(home, seen, from) }
+    Decision { remote, ..status(home, seen, from) }
 }
 
 fn ending(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Decision {
@@ -125,11 +127,11 @@ fn ending(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Decision {
     let remote = seen.remote.filter(|remote| stands_for(&remote.metadata, home));
     match (shadow, remote) {
         (None, None) => Decision { home: Home::Remove, ..Decision::default() },
-        (None, Some(_)) => Decision { home: status(home, seen, from), ..Decision::default() },
+        (None, Some(_)) => status(home, seen, from),
         (Some(shadow), _) => {
             let own = home.spec["terminationGracePeriodSeconds"].as_i64();
             let grace = home.metadata.deletion_grace_period_seconds.filter(|s| Some(*s) != own);
-            Decision { remote: delete(shadow, grace), home: status(home, seen, from) }
+            Decision { remote: delete(shadow, grace), ..status(home, seen, from) }
         }
     }
 }
@@ -144,40 +146,49 @@ fn delete(shadow: &ShadowPod, grace: Option<i64>) -> Remote {
     Remote::Delete { uid: shadow.metadata.uid.clone(), grace }
 }
 
-fn nowhere(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Home {
+fn nowhere(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Decision {
     let has_run = home.status.get("containerStatuses").is_some();
-    match seen.twin {
+    let at_home = match seen.twin {
         _ if home.is_finished() => Home::Nothing,
         _ if home.is_of_daemon_set() => stay_pending(home, DAEMON_SET),
         Twin::Unwanted if has_run => Home::Evict,
         Twin::Unwanted => stay_pending(home, NOT_OFFLOADED),
-        _ if has_run => status(home, seen, from),
+        _ if has_run => return status(home, seen, from),
         _ => stay_pending(home, NAMESPACE_AWAITED),
-    }
+    };
+    Decision { home: at_home, ..Decision::default() }
 }
 
 fn stay_pending(home: &RawPod, (reason, message): (&str, &str)) -> Home {
     if_different(home, pod_status::pending(reason, message))
 }
 
-fn status(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Home {
+/// What the pod at home gets, with nothing to do in the remote cluster.
+fn status(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Decision {
     let known = home.status.get("containerStatuses").is_some();
     if let Some(remote) = seen.remote.filter(|remote| stands_for(&remote.metadata, home)) {
         // What has ended for good stays so, whatever was made anew over there.
         if home.is_finished() && !remote.is_finished() {
-            return Home::Nothing;
+            return Decision::default();
         }
         // A pod that is deleted over there ends as Failed, but it is made anew: at home it goes on.
         if remote.is_deleting() && !home.is_deleting() {
             let lost = || pod_status::lost(home, MISSING.0, MISSING.1, from.now);
-            return if known && !home.is_finished() {
-                if_different(home, lost())
-            } else {
-                Home::Nothing
-            };
+            let stays = !known || home.is_finished();
+            let at_home = if stays { Home::Nothing } else { if_different(home, lost()) };
+            return Decision { home: at_home, ..Decision::default() };
         }
-        return if_different(home, pod_status::absorb(home, remote, from));
+        let restarts = Restarts::with(home, remote);
+        return Decision {
+            home: if_different(home, pod_status::absorb(home, remote, from)),
+            restarts: Some(restarts).filter(|now| Restarts::recorded(home).as_ref() != Some(now)),
+            ..Decision::default()
+        };
     }
+    Decision { home: without_remote(home, seen, from, known), ..Decision::default() }
+}
+
+fn without_remote(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>, known: bool) -> Home {
     let failure = seen.shadow.and_then(|s| annotation(&s.metadata, POD_FAILURE_ANNOTATION));
     match (failure, from.not_ready) {
         _ if home.is_finished() => Home::Nothing,
@@ -222,7 +233,7 @@ fn is_as_forged(shadow: &ShadowPod, forged: &ShadowPod) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::ClusterId;
+    use tombolo_api::{ClusterId, names::RESTARTS_ANNOTATION};
 
     use super::*;
     use crate::node::NotReady;
@@ -310,12 +321,11 @@ mod tests {
         let mut home = pod(&json!({}));
         let shadow = shadow_of(&home);
         let remote = remote_of(&shadow, running());
-        let Home::Status(status) =
-            after(seen(Some(&home), Some(&shadow), Some(&remote)), None).home
-        else {
-            panic!("no status came back")
-        };
+        let decision = after(seen(Some(&home), Some(&shadow), Some(&remote)), None);
+        let Home::Status(status) = decision.home else { panic!("no status came back") };
         home.status = status;
+        let restarts = decision.restarts.expect("the remote pod is recorded").annotation();
+        home.metadata.annotations = Some([(RESTARTS_ANNOTATION.to_owned(), restarts)].into());
         let decision = after(seen(Some(&home), Some(&shadow), Some(&remote)), None);
         assert_eq!(decision, Decision::default());
     }
@@ -350,7 +360,7 @@ mod tests {
         let remote = remote_of(&shadow, running());
         let home = pod(&json!({ "metadata": { "uid": "u2" } }));
         let decision = after(seen(Some(&home), Some(&shadow), Some(&remote)), None);
-        assert_eq!(decision, Decision { remote: gone(None), home: Home::Nothing });
+        assert_eq!(decision, Decision { remote: gone(None), ..Decision::default() });
     }
 
     #[test]

@@ -272,6 +272,10 @@ pub const GATEWAY_PORT: u16 = 51840;
 /// Annotation of a ShadowPod and of its pod: uid of the pod, in the home cluster, that it stands for.
 pub const HOME_UID_ANNOTATION: &str = "liqo.io/home-uid";
 
+/// Annotation of an offloaded pod: uid of the remote pod whose status it has, and how often each
+/// container was started again before that one, in JSON.
+pub const RESTARTS_ANNOTATION: &str = "liqo.io/restarts";
+
 /// Annotation of a ShadowPod that is to go: the seconds that its pod gets to end.
 pub const GRACE_PERIOD_ANNOTATION: &str = "liqo.io/grace-period-seconds";
 

@@ -4,6 +4,7 @@
 
 mod endpoints;
 mod external;
+mod mapping_owner;
 mod names;
 mod parts;
 mod pool;
@@ -20,11 +21,13 @@ use tombolo_api::{
 
 use self::{
     external::{External, Rest},
+    mapping_owner::Owners,
     names::RestingNames,
     pool::Taken,
 };
 pub use self::{
     external::{PART_SIZE, REST},
+    mapping_owner::{MappingOwner, NotAnOwner},
     parts::{Changes, NETWORKS, NotAPart, Part, Told, WRITER},
     pool::{node_network, pools},
 };
@@ -107,6 +110,9 @@ pub enum IpamError {
         /// Seconds until the first of them is.
         first: i64,
     },
+    /// There is no room for the names of more owners.
+    #[error("{0} clients have asked for the address of this endpoint already: no more can")]
+    TooManyOwners(usize),
     /// Addresses would not keep their host part.
     #[error(transparent)]
     WrongSize(#[from] Mismatch),
@@ -211,9 +217,10 @@ impl Ipam {
         let mut resting = Vec::new();
         for (part, spec) in parts {
             for (ip, mapping) in &spec.endpoint_mappings {
-                let known = |cluster: &&ClusterId| self.clusters.contains_key(*cluster);
-                let clusters: Vec<_> =
-                    mapping.cluster_mappings.keys().filter(known).cloned().collect();
+                let known = mapping.cluster_mappings.iter();
+                let known = known.filter(|(cluster, _)| self.clusters.contains_key(*cluster));
+                let known = known.map(|(cluster, of)| (cluster.clone(), Owners::restore(of)));
+                let clusters: Vec<_> = known.collect();
                 if clusters.is_empty() {
                     let rest = Rest { until: latest, after: part.cluster().clone() };
                     resting.push((*ip, ExternalIp(mapping.ip), rest));

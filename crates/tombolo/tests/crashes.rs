@@ -203,7 +203,7 @@ impl<'a> Client<'a> {
 
     async fn map(&mut self, peer: &str) {
         let endpoint = self.endpoint();
-        let request = MapRequest { cluster_id: peer.into(), ip: endpoint.to_string() };
+        let request = MapRequest { cluster_id: peer.into(), ip: endpoint.to_string(), owner: None };
         let mut service = self.service.clone();
         let answer = until_answered(async || service.map_endpoint_ip(request.clone()).await).await;
         self.is_mapped(peer, endpoint, &answer.expect("it can be mapped").ip);
@@ -211,7 +211,8 @@ impl<'a> Client<'a> {
 
     async fn map_batch(&mut self, peer: &str) {
         let endpoints = self.endpoints();
-        let request = |ip: &IpAddr| MapRequest { cluster_id: peer.into(), ip: ip.to_string() };
+        let request =
+            |ip: &IpAddr| MapRequest { cluster_id: peer.into(), ip: ip.to_string(), owner: None };
         let requests: Vec<_> = endpoints.iter().map(request).collect();
         let mut service = self.service.clone();
         let ask = async || {
@@ -239,7 +240,8 @@ impl<'a> Client<'a> {
 
     async fn unmap(&mut self, peer: &str) {
         let endpoint = self.endpoint();
-        let request = UnmapRequest { cluster_id: peer.into(), ip: endpoint.to_string() };
+        let request =
+            UnmapRequest { cluster_id: peer.into(), ip: endpoint.to_string(), owner: None };
         let mut service = self.service.clone();
         let answer =
             until_answered(async || service.unmap_endpoint_ip(request.clone()).await).await;
@@ -249,7 +251,8 @@ impl<'a> Client<'a> {
 
     async fn unmap_batch(&mut self, peer: &str) {
         let endpoints = self.endpoints();
-        let request = |ip: &IpAddr| UnmapRequest { cluster_id: peer.into(), ip: ip.to_string() };
+        let request =
+            |ip: &IpAddr| UnmapRequest { cluster_id: peer.into(), ip: ip.to_string(), owner: None };
         let requests: Vec<_> = endpoints.iter().map(request).collect();
         let mut service = self.service.clone();
         let ask = async || {

@@ -1,6 +1,9 @@
 //! [`IpamStorage`]: what the address service remembers.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{CustomResource, KubeSchema};
@@ -72,7 +75,8 @@ pub struct IpamStorageSpec {
 
     /// Addresses given to endpoints that are not pods of this cluster, by the endpoint's own
     /// address. Each is an `ip` of this cluster's external network and, as keys of
-    /// `clusterMappings`, the ids of the clusters to which the endpoint is reflected.
+    /// `clusterMappings`, the ids of the clusters to which the endpoint is reflected, each with the
+    /// `owners` that asked for it.
     #[schemars(schema_with = "unchecked")]
     #[serde(default, deserialize_with = "readable", skip_serializing_if = "BTreeMap::is_empty")]
     pub endpoint_mappings: BTreeMap<IpAddr, EndpointMapping>,
@@ -195,9 +199,13 @@ pub struct Writer {
     pub open: Vec<String>,
 }
 
-/// Nothing: the key says it all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ClusterMapping {}
+/// What is known of an endpoint that is reflected to a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClusterMapping {
+    /// The clients of the address service that have asked for it. None: one that has given no name.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub owners: BTreeSet<String>,
+}
 
 /// Nothing: the key says it all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

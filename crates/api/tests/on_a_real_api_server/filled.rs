@@ -154,7 +154,11 @@ pub fn ipam_storage() -> IpamStorage {
                 read("2001:db8::7"),
                 EndpointMapping {
                     ip: read("10.201.0.2"),
-                    cluster_mappings: [(read("cluster-1"), ClusterMapping {})].into(),
+                    cluster_mappings: [(
+                        read("cluster-1"),
+                        ClusterMapping { owners: ["liqo-kubelet".to_owned()].into() },
+                    )]
+                    .into(),
                 },
             )]
             .into(),

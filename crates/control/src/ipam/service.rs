@@ -9,13 +9,13 @@ use tombolo_api::{
         Failure, GetHomePodIpBatchRequest, GetHomePodIpBatchResponse, GetHomePodIpRequest,
         GetHomePodIpResponse, GetHomePodIpResult, GetRemotePodIpBatchRequest,
         GetRemotePodIpBatchResponse, GetRemotePodIpRequest, GetRemotePodIpResponse,
-        GetRemotePodIpResult, MAX_BATCH, MapBatchRequest, MapBatchResponse, MapRequest,
-        MapResponse, MapResult, UnmapBatchRequest, UnmapBatchResponse, UnmapRequest, UnmapResponse,
-        UnmapResult, get_home_pod_ip_result, get_remote_pod_ip_result, ipam_server, map_result,
-        unmap_result,
+        GetRemotePodIpResult, ListRequest, ListResponse, MAX_BATCH, MapBatchRequest,
+        MapBatchResponse, MapRequest, MapResponse, MapResult, UnmapBatchRequest,
+        UnmapBatchResponse, UnmapRequest, UnmapResponse, UnmapResult, get_home_pod_ip_result,
+        get_remote_pod_ip_result, ipam_server, map_result, unmap_result,
     },
 };
-use tombolo_core::ipam::{Ipam as State, IpamError};
+use tombolo_core::ipam::{Ipam as State, IpamError, MappingOwner};
 use tombolo_runtime::lease::Leading;
 use tonic::{Code, Request, Response, Status};
 
@@ -50,20 +50,16 @@ impl Service {
         }
     }
 
-    async fn one<T: Send + 'static>(
-        &self,
-        asked: (String, String),
-        act: Act<T>,
-    ) -> Result<T, Status> {
-        let (cluster, ip) = parse(asked)?;
-        let answer = self.ask(move |state, now| answer(state, now, (&cluster, ip), act)).await?;
+    async fn one<T: Send + 'static>(&self, asked: Asked, act: Act<T>) -> Result<T, Status> {
+        let endpoint = parse(asked)?;
+        let answer = self.ask(move |state, now| answer(state, now, &endpoint, act)).await?;
         answer.map_err(|error| refused(&error))
     }
 
     /// All in one request to the owner of the state, so that they are stored together.
     async fn many<T: Send + 'static>(
         &self,
-        asked: impl ExactSizeIterator<Item = (String, String)>,
+        asked: impl ExactSizeIterator<Item = Asked>,
         act: Act<T>,
     ) -> Result<Vec<Result<T, Status>>, Status> {
         if asked.len() > MAX_BATCH {
@@ -72,9 +68,8 @@ impl Service {
         }
         let asked: Vec<_> = asked.map(parse).collect();
         let all = move |state: &mut State, now| {
-            let one = |asked: Result<(ClusterId, IpAddr), Status>| {
-                let (cluster, ip) = asked?;
-                answer(state, now, (&cluster, ip), act).map_err(|error| refused(&error))
+            let one = |asked: Result<Endpoint, Status>| {
+                answer(state, now, &asked?, act).map_err(|error| refused(&error))
             };
             asked.into_iter().map(one).collect::<Vec<_>>()
         };
@@ -85,15 +80,34 @@ impl Service {
 #[tonic::async_trait]
 impl ipam_server::Ipam for Service {
     async fn map_endpoint_ip(&self, request: Request<MapRequest>) -> Answer<MapResponse> {
-        let MapRequest { cluster_id, ip } = request.into_inner();
-        let ip = self.one((cluster_id, ip), map).await?;
+        let MapRequest { cluster_id, ip, owner } = request.into_inner();
+        let ip = self.one(Asked { cluster_id, ip, owner }, map).await?;
         Ok(Response::new(MapResponse { ip }))
     }
 
     async fn unmap_endpoint_ip(&self, request: Request<UnmapRequest>) -> Answer<UnmapResponse> {
-        let UnmapRequest { cluster_id, ip } = request.into_inner();
-        self.one((cluster_id, ip), unmap).await?;
+        let UnmapRequest { cluster_id, ip, owner } = request.into_inner();
+        self.one(Asked { cluster_id, ip, owner }, unmap).await?;
         Ok(Response::new(UnmapResponse {}))
+    }
+
+    async fn list_mapped_endpoints(&self, request: Request<ListRequest>) -> Answer<ListResponse> {
+        let ListRequest { cluster_id, owner, page_token } = request.into_inner();
+        let cluster: ClusterId = field("clusterID", &cluster_id, |_, error| format!("{error}"))?;
+        let owner = parse_owner(owner)?;
+        let after: Option<IpAddr> = match page_token.as_str() {
+            "" => None,
+            token => Some(field("pageToken", token, |_, _| "it is from no answer".to_owned())?),
+        };
+        let list = move |state: &mut State, _| match state.subnets(&cluster) {
+            Some(_) => Ok(state.endpoints_of(&owner, &cluster, after, MAX_BATCH)),
+            None => Err(IpamError::UnknownCluster(cluster)),
+        };
+        let ips = self.ask(list).await?.map_err(|error| refused(&error))?;
+        let last = ips.last().filter(|_| ips.len() == MAX_BATCH);
+        let next_page_token = last.map(IpAddr::to_string).unwrap_or_default();
+        let ips = ips.iter().map(IpAddr::to_string).collect();
+        Ok(Response::new(ListResponse { ips, next_page_token }))
     }
 
     async fn get_remote_pod_ip(
@@ -101,7 +115,7 @@ impl ipam_server::Ipam for Service {
         request: Request<GetRemotePodIpRequest>,
     ) -> Answer<GetRemotePodIpResponse> {
         let GetRemotePodIpRequest { cluster_id, ip } = request.into_inner();
-        let remote_ip = self.one((cluster_id, ip), remote).await?;
+        let remote_ip = self.one(Asked { cluster_id, ip, owner: None }, remote).await?;
         Ok(Response::new(GetRemotePodIpResponse { remote_ip }))
     }
 
@@ -110,7 +124,7 @@ impl ipam_server::Ipam for Service {
         request: Request<GetHomePodIpRequest>,
     ) -> Answer<GetHomePodIpResponse> {
         let GetHomePodIpRequest { cluster_id, ip } = request.into_inner();
-        let home_ip = self.one((cluster_id, ip), home).await?;
+        let home_ip = self.one(Asked { cluster_id, ip, owner: None }, home).await?;
         Ok(Response::new(GetHomePodIpResponse { home_ip }))
     }
 
@@ -118,7 +132,8 @@ impl ipam_server::Ipam for Service {
         &self,
         request: Request<MapBatchRequest>,
     ) -> Answer<MapBatchResponse> {
-        let asked = request.into_inner().requests.into_iter().map(|it| (it.cluster_id, it.ip));
+        let asked = request.into_inner().requests.into_iter();
+        let asked = asked.map(|it| Asked { cluster_id: it.cluster_id, ip: it.ip, owner: it.owner });
         let results = self.many(asked, map).await?.into_iter().map(|result| {
             let result = match result {
                 Ok(ip) => map_result::Result::Response(MapResponse { ip }),
@@ -133,7 +148,8 @@ impl ipam_server::Ipam for Service {
         &self,
         request: Request<UnmapBatchRequest>,
     ) -> Answer<UnmapBatchResponse> {
-        let asked = request.into_inner().requests.into_iter().map(|it| (it.cluster_id, it.ip));
+        let asked = request.into_inner().requests.into_iter();
+        let asked = asked.map(|it| Asked { cluster_id: it.cluster_id, ip: it.ip, owner: it.owner });
         let results = self.many(asked, unmap).await?.into_iter().map(|result| {
             let result = match result {
                 Ok(()) => unmap_result::Result::Response(UnmapResponse {}),
@@ -149,7 +165,8 @@ impl ipam_server::Ipam for Service {
         request: Request<GetRemotePodIpBatchRequest>,
     ) -> Answer<GetRemotePodIpBatchResponse> {
         use get_remote_pod_ip_result::Result::{Failure, Response as Found};
-        let asked = request.into_inner().requests.into_iter().map(|it| (it.cluster_id, it.ip));
+        let asked = request.into_inner().requests.into_iter();
+        let asked = asked.map(|it| Asked { cluster_id: it.cluster_id, ip: it.ip, owner: None });
         let results = self.many(asked, remote).await?.into_iter().map(|result| {
             let result = match result {
                 Ok(remote_ip) => Found(GetRemotePodIpResponse { remote_ip }),
@@ -165,7 +182,8 @@ impl ipam_server::Ipam for Service {
         request: Request<GetHomePodIpBatchRequest>,
     ) -> Answer<GetHomePodIpBatchResponse> {
         use get_home_pod_ip_result::Result::{Failure, Response as Found};
-        let asked = request.into_inner().requests.into_iter().map(|it| (it.cluster_id, it.ip));
+        let asked = request.into_inner().requests.into_iter();
+        let asked = asked.map(|it| Asked { cluster_id: it.cluster_id, ip: it.ip, owner: None });
         let results = self.many(asked, home).await?.into_iter().map(|result| {
             let result = match result {
                 Ok(home_ip) => Found(GetHomePodIpResponse { home_ip }),
@@ -181,66 +199,66 @@ impl ipam_server::Ipam for Service {
 const MAX_FIELD: usize = 80;
 
 type Answer<T> = Result<Response<T>, Status>;
-type Act<T> = fn(&mut State, Timestamp, &ClusterId, IpAddr) -> Result<T, IpamError>;
+type Act<T> = fn(&mut State, Timestamp, &Endpoint) -> Result<T, IpamError>;
+
+/// What is asked for, as it came.
+struct Asked {
+    cluster_id: String,
+    ip: String,
+    owner: Option<String>,
+}
+
+/// An endpoint, the cluster that it is, or is to be, reflected to, and who asks.
+struct Endpoint {
+    cluster: ClusterId,
+    ip: IpAddr,
+    owner: MappingOwner,
+}
 
 /// The answer to whatever may be asked for this cluster and this address.
 fn answer<T>(
     state: &mut State,
     now: Timestamp,
-    (cluster, ip): (&ClusterId, IpAddr),
+    endpoint: &Endpoint,
     act: Act<T>,
 ) -> Result<T, IpamError> {
+    let Endpoint { cluster, ip, .. } = endpoint;
     let subnets = state.subnets(cluster);
     let pods = subnets.and_then(|subnets| subnets.remote_pod_cidr);
     let pods = pods.ok_or_else(|| IpamError::UnknownCluster(cluster.clone()))?;
     if pods.net().network().is_ipv4() != ip.is_ipv4() {
         let why = "it is of another family than the networks of that cluster";
-        return Err(IpamError::NotAnEndpoint { ip, why });
+        return Err(IpamError::NotAnEndpoint { ip: *ip, why });
     }
-    act(state, now, cluster, ip)
+    act(state, now, endpoint)
 }
 
-fn map(
-    state: &mut State,
-    now: Timestamp,
-    cluster: &ClusterId,
-    ip: IpAddr,
-) -> Result<String, IpamError> {
-    state.map_endpoint(cluster, ip, now).map(|ip| ip.to_string())
+fn map(state: &mut State, now: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
+    let mapped = state.map_endpoint_for(&it.owner, &it.cluster, it.ip, now);
+    mapped.map(|ip| ip.to_string())
 }
 
-fn unmap(
-    state: &mut State,
-    now: Timestamp,
-    cluster: &ClusterId,
-    ip: IpAddr,
-) -> Result<(), IpamError> {
-    state.unmap_endpoint(cluster, ip, now);
+fn unmap(state: &mut State, now: Timestamp, it: &Endpoint) -> Result<(), IpamError> {
+    state.unmap_endpoint_for(&it.owner, &it.cluster, it.ip, now);
     Ok(())
 }
 
-fn remote(
-    state: &mut State,
-    _: Timestamp,
-    cluster: &ClusterId,
-    ip: IpAddr,
-) -> Result<String, IpamError> {
-    state.remote_pod_ip(cluster, ip).map(|ip| ip.to_string())
+fn remote(state: &mut State, _: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
+    state.remote_pod_ip(&it.cluster, it.ip).map(|ip| ip.to_string())
 }
 
-fn home(
-    state: &mut State,
-    _: Timestamp,
-    cluster: &ClusterId,
-    ip: IpAddr,
-) -> Result<String, IpamError> {
-    state.home_pod_ip(cluster, ip).map(|ip| ip.to_string())
+fn home(state: &mut State, _: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
+    state.home_pod_ip(&it.cluster, it.ip).map(|ip| ip.to_string())
 }
 
-fn parse((cluster, ip): (String, String)) -> Result<(ClusterId, IpAddr), Status> {
-    let cluster = field("clusterID", &cluster, |_, error| format!("{error}"))?;
-    let ip: IpAddr = field("ip", &ip, |text, _| format!("{text:?} is not an address"))?;
-    Ok((cluster, ip.to_canonical()))
+fn parse(asked: Asked) -> Result<Endpoint, Status> {
+    let cluster = field("clusterID", &asked.cluster_id, |_, error| format!("{error}"))?;
+    let ip: IpAddr = field("ip", &asked.ip, |text, _| format!("{text:?} is not an address"))?;
+    Ok(Endpoint { cluster, ip: ip.to_canonical(), owner: parse_owner(asked.owner)? })
+}
+
+fn parse_owner(owner: Option<String>) -> Result<MappingOwner, Status> {
+    field("owner", &owner.unwrap_or_default(), |_, error| format!("{error}"))
 }
 
 fn field<T: FromStr<Err: Display>>(
@@ -271,6 +289,7 @@ fn refused(error: &IpamError) -> Status {
         IpamError::NotAnEndpoint { .. } | IpamError::WrongSize(_) => Code::InvalidArgument,
         IpamError::NotExternal(_) => Code::Internal,
         IpamError::ExternalFull { .. }
+        | IpamError::TooManyOwners(_)
         | IpamError::NoRoom { .. }
         | IpamError::TooManyNames { .. } => Code::ResourceExhausted,
     };

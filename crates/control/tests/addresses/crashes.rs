@@ -144,7 +144,7 @@ async fn act(
             ipam.set_local_names(peer, none, none).await.unwrap();
         }
         Step::Map(peer, range) => {
-            let ask = |(cluster_id, ip)| MapRequest { cluster_id, ip };
+            let ask = |(cluster_id, ip)| MapRequest { cluster_id, ip, owner: None };
             let requests = keys(peer, range).map(ask).collect();
             let answer = client.map_endpoint_ip_batch(MapBatchRequest { requests }).await.unwrap();
             for (key, result) in keys(peer, range).zip(answer.into_inner().results) {
@@ -155,7 +155,7 @@ async fn act(
             }
         }
         Step::Unmap(peer, range) => {
-            let ask = |(cluster_id, ip)| UnmapRequest { cluster_id, ip };
+            let ask = |(cluster_id, ip)| UnmapRequest { cluster_id, ip, owner: None };
             let requests = keys(peer, range).map(ask).collect();
             client.unmap_endpoint_ip_batch(UnmapBatchRequest { requests }).await.unwrap();
             for key in keys(peer, range) {

@@ -26,7 +26,8 @@ async fn a_leader_that_was_frozen_neither_writes_nor_tells() {
     let (rome, _alone) = Side::alone("rome").await;
     let first = Replica::start().await;
     let asking = IpamClient::connect(format!("http://{}", first.address)).await.unwrap();
-    let ask = |ip: &str| MapRequest { cluster_id: "id-of-turin".into(), ip: ip.into() };
+    let ask =
+        |ip: &str| MapRequest { cluster_id: "id-of-turin".into(), ip: ip.into(), owner: None };
     let mapped = asking.clone().map_endpoint_ip(ask("192.0.2.1")).await.unwrap().into_inner();
 
     let frozen = first.freeze().await;
@@ -42,7 +43,8 @@ async fn a_leader_that_was_frozen_neither_writes_nor_tells() {
     let mut second = IpamClient::connect(format!("http://{address}")).await.unwrap();
     let known = second.get_remote_pod_ip(look.clone()).await.unwrap().into_inner();
     assert_eq!(known.remote_ip, mapped.ip, "the next one has it all");
-    let unmap = UnmapRequest { cluster_id: "id-of-turin".into(), ip: "192.0.2.1".into() };
+    let unmap =
+        UnmapRequest { cluster_id: "id-of-turin".into(), ip: "192.0.2.1".into(), owner: None };
     second.unmap_endpoint_ip(unmap).await.unwrap();
 
     frozen.thaw();

@@ -6,7 +6,9 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tombolo_api::{
     ClusterId, NatCidr,
-    ipam::{GetHomePodIpRequest, MapBatchRequest, MapRequest, UnmapRequest, map_result},
+    ipam::{
+        GetHomePodIpRequest, ListRequest, MapBatchRequest, MapRequest, UnmapRequest, map_result,
+    },
     net::{IpamStorage, IpamStorageSpec, NatMapping},
 };
 use tombolo_core::ipam::{PART_SIZE, Part, WRITER};
@@ -40,13 +42,59 @@ async fn a_mapping_survives_a_restart() {
     let other = map(&mut client, turin.as_str(), "192.0.2.78").await.unwrap();
     assert_ne!(other, mapped);
 
-    let unmap = UnmapRequest { cluster_id: turin.to_string(), ip: node.into() };
+    let unmap = UnmapRequest { cluster_id: turin.to_string(), ip: node.into(), owner: None };
     client.unmap_endpoint_ip(unmap.clone()).await.unwrap();
     client.unmap_endpoint_ip(unmap).await.expect("what is not mapped can be unmapped");
     let gone = remote(&mut client, turin.as_str(), node).await.unwrap_err();
     assert_eq!(gone.code(), Code::NotFound);
     let only = |told: &BTreeMap<String, String>| told.keys().eq(["192.0.2.78"]);
     eventually("gateways are told of the other one only", async || rome.tells().await, only).await;
+    service.ask();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mapping_stays_until_its_last_owner_gives_it_back() {
+    let (rome, _alone) = Side::alone("rome").await;
+    let (ipam, mut client, service) = rome.serve().await;
+    let turin: ClusterId = "id-of-turin".parse().unwrap();
+    ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
+    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    let owned = |owner: Option<&str>| (owner.map(str::to_owned), "id-of-turin".to_owned());
+    for owner in [Some("kubelet"), Some("other"), None] {
+        let (owner, cluster_id) = owned(owner);
+        let request = MapRequest { cluster_id, ip: "192.0.2.1".into(), owner };
+        client.map_endpoint_ip(request).await.unwrap();
+    }
+    service.ask();
+
+    let (_, mut client, service) = rome.serve().await;
+    let list = |owner: Option<&str>| {
+        let (owner, cluster_id) = owned(owner);
+        ListRequest { cluster_id, owner, page_token: String::new() }
+    };
+    let unmap = |owner: Option<&str>| {
+        let (owner, cluster_id) = owned(owner);
+        UnmapRequest { cluster_id, ip: "192.0.2.1".into(), owner }
+    };
+    let listed = client.list_mapped_endpoints(list(Some("kubelet"))).await.unwrap().into_inner();
+    assert_eq!((listed.ips, listed.next_page_token), (vec!["192.0.2.1".into()], String::new()));
+    let listed = client.list_mapped_endpoints(list(Some("nobody"))).await.unwrap().into_inner();
+    assert!(listed.ips.is_empty());
+    for owner in [None, Some("nobody"), Some("kubelet"), Some("kubelet")] {
+        client.unmap_endpoint_ip(unmap(owner)).await.unwrap();
+        remote(&mut client, "id-of-turin", "192.0.2.1").await.expect("it is somebody else's");
+    }
+    client.unmap_endpoint_ip(unmap(Some("other"))).await.unwrap();
+    let gone = remote(&mut client, "id-of-turin", "192.0.2.1").await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound);
+    let wrong = client.unmap_endpoint_ip(unmap(Some("No Name"))).await.unwrap_err();
+    assert_eq!(wrong.code(), Code::InvalidArgument, "{wrong}");
+    let unknown = ListRequest { cluster_id: "id-of-nobody".into(), ..ListRequest::default() };
+    let unknown = client.list_mapped_endpoints(unknown).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
+    let wrong = ListRequest { page_token: "next".into(), ..list(None) };
+    let wrong = client.list_mapped_endpoints(wrong).await.unwrap_err();
+    assert_eq!(wrong.code(), Code::InvalidArgument, "{wrong}");
     service.ask();
 }
 
@@ -81,7 +129,8 @@ async fn what_cant_be_answered_says_why() {
     let home = client.get_home_pod_ip(ask("10.20.3.4")).await.unwrap().into_inner();
     assert_eq!(home.home_ip, "10.20.3.4");
 
-    let request = |ip: &str| MapRequest { cluster_id: "id-of-turin".into(), ip: ip.into() };
+    let request =
+        |ip: &str| MapRequest { cluster_id: "id-of-turin".into(), ip: ip.into(), owner: None };
     let requests = vec![request("192.0.2.1"), request("nonsense"), request("192.0.2.2")];
     let batch = client.map_endpoint_ip_batch(MapBatchRequest { requests }).await.unwrap();
     let results: Vec<_> =
@@ -163,7 +212,7 @@ async fn a_leader_that_was_deposed_cant_write_anything_and_ends() {
             }
             "unmap" => {
                 let ip = "192.0.2.1".into();
-                let unmap = UnmapRequest { cluster_id: turin.to_string(), ip };
+                let unmap = UnmapRequest { cluster_id: turin.to_string(), ip, owner: None };
                 let error = old_client.unmap_endpoint_ip(unmap).await.unwrap_err();
                 assert_eq!(error.code(), Code::Unavailable, "{error}");
             }
@@ -215,7 +264,10 @@ async fn what_the_writer_before_may_still_want_to_make_is_there_already() {
     let name = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
     assert_eq!(rome.told(1).await["192.0.2.1"], name);
     let ip = "192.0.2.1".into();
-    client.unmap_endpoint_ip(UnmapRequest { cluster_id: "id-of-turin".into(), ip }).await.unwrap();
+    client
+        .unmap_endpoint_ip(UnmapRequest { cluster_id: "id-of-turin".into(), ip, owner: None })
+        .await
+        .unwrap();
     rome.told(0).await;
     assert!(rome.get::<NatMapping>(&told).await.is_some(), "it stays");
     service.ask();

@@ -145,7 +145,8 @@ async fn a_name_that_was_freed_is_no_other_peers_also_after_a_restart() {
     service.ask();
 
     let (ipam, mut client, service) = rome.serve().await;
-    let of_milan = MapRequest { cluster_id: turin.to_string(), ip: "10.40.7.7".into() };
+    let of_milan =
+        MapRequest { cluster_id: turin.to_string(), ip: "10.40.7.7".into(), owner: None };
     client.map_endpoint_ip(of_milan.clone()).await.unwrap();
     rome.told(1).await;
     ipam.release(milan.clone()).await.unwrap();

@@ -208,12 +208,12 @@ pub async fn map(
     cluster: &str,
     ip: &str,
 ) -> Result<String, Status> {
-    let request = MapRequest { cluster_id: cluster.into(), ip: ip.into() };
+    let request = MapRequest { cluster_id: cluster.into(), ip: ip.into(), owner: None };
     Ok(client.map_endpoint_ip(request).await?.into_inner().ip)
 }
 
 pub async fn unmap(client: &mut IpamClient<Channel>, cluster: &str, ip: &str) {
-    let request = UnmapRequest { cluster_id: cluster.into(), ip: ip.into() };
+    let request = UnmapRequest { cluster_id: cluster.into(), ip: ip.into(), owner: None };
     client.unmap_endpoint_ip(request).await.unwrap();
 }
 

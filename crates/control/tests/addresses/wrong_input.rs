@@ -102,8 +102,12 @@ async fn alone(
 ) -> Result<(), Status> {
     let (cluster_id, ip) = (cluster.to_owned(), ip.to_owned());
     match call {
-        Call::Map => client.map_endpoint_ip(MapRequest { cluster_id, ip }).await.map(drop),
-        Call::Unmap => client.unmap_endpoint_ip(UnmapRequest { cluster_id, ip }).await.map(drop),
+        Call::Map => {
+            client.map_endpoint_ip(MapRequest { cluster_id, ip, owner: None }).await.map(drop)
+        }
+        Call::Unmap => {
+            client.unmap_endpoint_ip(UnmapRequest { cluster_id, ip, owner: None }).await.map(drop)
+        }
         Call::Remote => {
             client.get_remote_pod_ip(GetRemotePodIpRequest { cluster_id, ip }).await.map(drop)
         }
@@ -124,7 +128,8 @@ async fn batch(
     let failed = |failure: Failure| Err(Status::new(failure.code.into(), failure.message));
     Ok(match call {
         Call::Map => {
-            let requests = requests(asked, |cluster_id, ip| MapRequest { cluster_id, ip });
+            let requests =
+                requests(asked, |cluster_id, ip| MapRequest { cluster_id, ip, owner: None });
             let answer = client.map_endpoint_ip_batch(MapBatchRequest { requests }).await?;
             let result = |result| match result {
                 map_result::Result::Response(_) => Ok(()),
@@ -134,7 +139,8 @@ async fn batch(
             results.map(|it| result(it.result.unwrap())).collect()
         }
         Call::Unmap => {
-            let requests = requests(asked, |cluster_id, ip| UnmapRequest { cluster_id, ip });
+            let requests =
+                requests(asked, |cluster_id, ip| UnmapRequest { cluster_id, ip, owner: None });
             let answer = client.unmap_endpoint_ip_batch(UnmapBatchRequest { requests }).await?;
             let result = |result| match result {
                 unmap_result::Result::Response(_) => Ok(()),

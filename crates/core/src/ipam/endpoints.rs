@@ -5,15 +5,16 @@ use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId};
 
-use super::{Ipam, IpamError, Part, names, pool};
+use super::{Ipam, IpamError, MappingOwner, Part, names, pool};
 use crate::translate::{NamedNetwork, map_ip_to_network};
 
 impl Ipam {
     /// The address under which pods of `cluster` reach an endpoint of this cluster. One that is
     /// neither a pod of this cluster nor runs over there gets an address of the external network,
-    /// the same for all clusters.
-    pub fn map_endpoint(
+    /// the same for all clusters, until each owner has given it back.
+    pub fn map_endpoint_for(
         &mut self,
+        owner: &MappingOwner,
         cluster: &ClusterId,
         ip: IpAddr,
         now: Timestamp,
@@ -21,7 +22,7 @@ impl Ipam {
         self.networks(cluster)?.name_there(ip, |ip| {
             check_endpoint(ip, self.external_cidr())?;
             self.check_peer(ip, now)?;
-            self.external.map(cluster, ip, now, &mut self.changes.parts)
+            self.external.map(cluster, ip, owner, now, &mut self.changes.parts)
         })
     }
 
@@ -42,9 +43,28 @@ impl Ipam {
         self.check_peer(ip, now)
     }
 
-    /// The endpoint is no longer reflected to `cluster`.
-    pub fn unmap_endpoint(&mut self, cluster: &ClusterId, ip: IpAddr, now: Timestamp) {
-        self.changes.parts.extend(self.external.unmap(cluster, ip, now));
+    /// An owner does not need the address of an endpoint for `cluster` any more. What others have
+    /// asked for stays theirs.
+    pub fn unmap_endpoint_for(
+        &mut self,
+        owner: &MappingOwner,
+        cluster: &ClusterId,
+        ip: IpAddr,
+        now: Timestamp,
+    ) {
+        self.changes.parts.extend(self.external.unmap(cluster, ip, owner, now));
+    }
+
+    /// The endpoints, in order, that an owner has mapped for `cluster`: at most so many, after this
+    /// one.
+    pub fn endpoints_of(
+        &self,
+        owner: &MappingOwner,
+        cluster: &ClusterId,
+        after: Option<IpAddr>,
+        most: usize,
+    ) -> Vec<IpAddr> {
+        self.external.mapped_by(cluster, owner, after).take(most).collect()
     }
 
     /// Addresses that have rested can be given again: at most so many. So can names.

@@ -5,13 +5,16 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::{Range, RangeInclusive},
+    ops::{Bound, Range, RangeInclusive},
 };
 
 use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{Cidr, ClusterId};
 
-use super::{IpamError, Part};
+use super::{
+    IpamError, Part,
+    mapping_owner::{MappingOwner, Owners},
+};
 use crate::translate::{ExternalIp, first_host};
 
 /// How long an address rests. Nothing that was sent to it is under way for longer, and the kernel's
@@ -48,8 +51,8 @@ pub(super) struct External {
 pub(super) struct Given {
     /// The endpoint that has it, or had it last.
     pub(super) ip: IpAddr,
-    /// The clusters that the endpoint is reflected to, in order. None: it rests.
-    clusters: Vec<ClusterId>,
+    /// The clusters that the endpoint is reflected to, in order, and who asked for it. None: it rests.
+    clusters: Vec<(ClusterId, Owners)>,
     /// When it rests, or did before it was asked for again: what is stored of that stays until the
     /// time is over, so that no crash can lose it.
     pub(super) rest: Option<Rest>,
@@ -65,7 +68,17 @@ pub(super) struct Rest {
 
 impl Given {
     pub(super) fn is_used_by(&self, cluster: &ClusterId) -> bool {
-        self.clusters.binary_search(cluster).is_ok()
+        self.place(cluster).is_ok()
+    }
+
+    /// Who asked for it for a cluster.
+    pub(super) fn owners(&self, cluster: &ClusterId) -> Option<&Owners> {
+        self.place(cluster).ok().map(|place| &self.clusters[place].1)
+    }
+
+    /// Where a cluster is in the list, or would be.
+    fn place(&self, cluster: &ClusterId) -> Result<usize, usize> {
+        self.clusters.binary_search_by(|(known, _)| known.cmp(cluster))
     }
 
     fn new(ip: IpAddr) -> Self {
@@ -101,21 +114,29 @@ impl External {
         self.network
     }
 
-    /// The address of an endpoint for a cluster. Also where there is none, parts may have `changed`.
+    /// The address of an endpoint for a cluster, which its owner keeps until it gives it back. Also
+    /// where there is none, parts may have `changed`.
     pub(super) fn map(
         &mut self,
         cluster: &ClusterId,
         ip: IpAddr,
+        owner: &MappingOwner,
         now: Timestamp,
         changed: &mut BTreeSet<Part>,
     ) -> Result<ExternalIp, IpamError> {
         let position = match self.by_ip.get(&ip) {
             Some(position) => *position,
-            None => return self.give(cluster, ip, now, changed),
+            None => return self.give(cluster, ip, owner, now, changed),
         };
         let given = self.given.get_mut(&position).expect("both know the same");
-        if let Err(place) = given.clusters.binary_search(cluster) {
-            given.clusters.insert(place, cluster.clone());
+        let place = given.place(cluster);
+        if let Ok(place) = place
+            && given.clusters[place].1.add(owner)?
+        {
+            changed.insert(Part::of(cluster, position));
+        }
+        if let Err(place) = place {
+            given.clusters.insert(place, (cluster.clone(), Owners::only(owner)));
             changed.insert(Part::of(cluster, position));
             let stays = given.rest.clone().filter(|rest| rest.after != *cluster);
             if let Some(rest) = std::mem::replace(&mut given.rest, stays.clone()) {
@@ -126,10 +147,39 @@ impl External {
         Ok(self.address(position))
     }
 
-    /// The endpoint is not reflected to a cluster any more: the parts that this has changed.
-    pub(super) fn unmap(&mut self, cluster: &ClusterId, ip: IpAddr, now: Timestamp) -> Vec<Part> {
-        let position = self.by_ip.get(&ip).copied();
-        position.map(|position| self.leave(cluster, position, now)).unwrap_or_default()
+    /// An owner gives back the address of an endpoint for a cluster: the parts that this has changed.
+    /// The endpoint keeps it as long as it has other owners.
+    pub(super) fn unmap(
+        &mut self,
+        cluster: &ClusterId,
+        ip: IpAddr,
+        owner: &MappingOwner,
+        now: Timestamp,
+    ) -> Vec<Part> {
+        let Some(position) = self.by_ip.get(&ip).copied() else { return Vec::new() };
+        let Some(given) = self.given.get_mut(&position) else { return Vec::new() };
+        let Ok(place) = given.place(cluster) else { return Vec::new() };
+        let owners = &mut given.clusters[place].1;
+        match owners.remove(owner) {
+            true if owners.is_empty() => self.leave(cluster, position, now),
+            true => vec![Part::of(cluster, position)],
+            false => Vec::new(),
+        }
+    }
+
+    /// The endpoints, in order, that an owner has mapped for a cluster, after this one.
+    pub(super) fn mapped_by(
+        &self,
+        cluster: &ClusterId,
+        owner: &MappingOwner,
+        after: Option<IpAddr>,
+    ) -> impl Iterator<Item = IpAddr> {
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let is_its = move |position: &u32| {
+            self.given[position].owners(cluster).is_some_and(|owners| owners.has(owner))
+        };
+        let all = self.by_ip.range(range);
+        all.filter(move |(_, position)| is_its(position)).map(|(ip, _)| *ip)
     }
 
     /// The endpoints in a network, but for those that stay, are reflected to no cluster any more: the
@@ -143,7 +193,7 @@ impl External {
         let all = network.net().network()..=network.net().broadcast();
         let left = self.by_ip.range(all).filter(|(ip, _)| !stays(**ip));
         let left = left.flat_map(|(_, position)| {
-            self.given[position].clusters.iter().map(|cluster| (cluster.clone(), *position))
+            self.given[position].clusters.iter().map(|(cluster, _)| (cluster.clone(), *position))
         });
         let left: Vec<_> = left.collect();
         left.iter().flat_map(|(cluster, position)| self.leave(cluster, *position, now)).collect()
@@ -184,13 +234,14 @@ impl External {
         &mut self,
         ip: IpAddr,
         external: ExternalIp,
-        clusters: impl IntoIterator<Item = ClusterId>,
+        clusters: impl IntoIterator<Item = (ClusterId, Owners)>,
     ) {
         let Some(position) = self.restorable(ip, external) else { return };
-        for cluster in clusters {
+        for (cluster, owners) in clusters {
             let given = self.given.entry(position).or_insert_with(|| Given::new(ip));
-            if let Err(place) = given.clusters.binary_search(&cluster) {
-                given.clusters.insert(place, cluster);
+            match given.place(&cluster) {
+                Ok(place) => given.clusters[place].1.extend(&owners),
+                Err(place) => given.clusters.insert(place, (cluster, owners)),
             }
             self.by_ip.insert(ip, position);
             self.last = self.last.max(position);
@@ -218,7 +269,8 @@ impl External {
     pub(super) fn all(&self) -> impl Iterator<Item = (Part, ExternalIp, &Given)> {
         self.given.iter().flat_map(move |(position, given)| {
             let after = given.rest.iter().map(|rest| &rest.after);
-            let clusters: BTreeSet<_> = given.clusters.iter().chain(after).collect();
+            let used_by = given.clusters.iter().map(|(cluster, _)| cluster);
+            let clusters: BTreeSet<_> = used_by.chain(after).collect();
             let stored =
                 move |cluster| (Part::of(cluster, *position), self.address(*position), given);
             clusters.into_iter().map(stored)
@@ -239,6 +291,7 @@ impl External {
         &mut self,
         cluster: &ClusterId,
         ip: IpAddr,
+        owner: &MappingOwner,
         now: Timestamp,
         changed: &mut BTreeSet<Part>,
     ) -> Result<ExternalIp, IpamError> {
@@ -248,7 +301,8 @@ impl External {
         let position = self.next_free().ok_or_else(|| self.full(now))?;
         self.last = position;
         self.expected = self.expected.saturating_sub(1);
-        self.given.insert(position, Given { clusters: vec![cluster.clone()], ..Given::new(ip) });
+        let clusters = vec![(cluster.clone(), Owners::only(owner))];
+        self.given.insert(position, Given { clusters, ..Given::new(ip) });
         self.by_ip.insert(ip, position);
         changed.insert(Part::of(cluster, position));
         Ok(self.address(position))
@@ -256,7 +310,7 @@ impl External {
 
     fn leave(&mut self, cluster: &ClusterId, position: u32, now: Timestamp) -> Vec<Part> {
         let Some(given) = self.given.get_mut(&position) else { return Vec::new() };
-        let Ok(place) = given.clusters.binary_search(cluster) else { return Vec::new() };
+        let Ok(place) = given.place(cluster) else { return Vec::new() };
         given.clusters.remove(place);
         let mut changed = vec![Part::of(cluster, position)];
         if !given.is_used() {

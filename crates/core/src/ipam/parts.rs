@@ -16,8 +16,7 @@ use kube::ResourceExt as _;
 use tombolo_api::{
     ClusterId,
     net::{
-        ClusterMapping, EndpointMapping, IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec,
-        Resting, Subnets,
+        EndpointMapping, IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Resting, Subnets,
     },
 };
 
@@ -218,8 +217,8 @@ impl Ipam {
             }
             Part::Endpoints(cluster, number) => {
                 for (external, given) in self.external.in_parts(*number..number.saturating_add(1)) {
-                    if given.is_used_by(cluster) {
-                        let cluster_mappings = [(cluster.clone(), ClusterMapping {})].into();
+                    if let Some(owners) = given.owners(cluster) {
+                        let cluster_mappings = [(cluster.clone(), owners.stored())].into();
                         let mapping = EndpointMapping { ip: external.0, cluster_mappings };
                         spec.endpoint_mappings.insert(given.ip, mapping);
                     }

@@ -14,6 +14,22 @@ use crate::translate::overlap;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
+/// By clients that give no name.
+impl Ipam {
+    fn map_endpoint(
+        &mut self,
+        cluster: &ClusterId,
+        ip: IpAddr,
+        now: Timestamp,
+    ) -> Result<IpAddr, IpamError> {
+        self.map_endpoint_for(&MappingOwner::default(), cluster, ip, now)
+    }
+
+    fn unmap_endpoint(&mut self, cluster: &ClusterId, ip: IpAddr, now: Timestamp) {
+        self.unmap_endpoint_for(&MappingOwner::default(), cluster, ip, now);
+    }
+}
+
 #[test]
 fn a_peer_with_other_networks_keeps_them() {
     let mut ipam = new();
@@ -532,4 +548,58 @@ fn while_there_are_no_peers_the_external_network_avoids_what_is_reserved() {
     let reserved = vec![cidr("10.1.7.0/24")];
     ipam.configure(Config { reserved, ..config() }).unwrap();
     assert_eq!(ipam.external_cidr(), cidr("10.2.0.0/16"));
+}
+
+#[test]
+fn nobody_frees_what_another_has_asked_for() {
+    let (mut ipam, turin, node) = (peered(), id("turin"), ip("192.0.2.10"));
+    let [kubelet, other]: [MappingOwner; 2] = ["kubelet", "other"].map(|it| it.parse().unwrap());
+    let mapped = ipam.map_endpoint_for(&kubelet, &turin, node, NOW).unwrap();
+    assert_eq!(ipam.map_endpoint_for(&other, &turin, node, NOW), Ok(mapped));
+    assert_eq!(ipam.map_endpoint(&turin, ip("192.0.2.11"), NOW), Ok(ip("10.1.0.3")));
+
+    ipam.unmap_endpoint_for(&kubelet, &turin, ip("192.0.2.11"), NOW);
+    assert!(ipam.remote_pod_ip(&turin, ip("192.0.2.11")).is_ok(), "it has no name, but an owner");
+    ipam.unmap_endpoint(&turin, node, NOW);
+    ipam.unmap_endpoint_for(&kubelet, &turin, node, NOW);
+    assert_eq!(ipam.remote_pod_ip(&turin, node), Ok(mapped), "the other one still uses it");
+    ipam.take_changes();
+    ipam.unmap_endpoint_for(&kubelet, &turin, node, NOW);
+    assert!(ipam.take_changes().is_empty(), "it has given it back already");
+    ipam.unmap_endpoint_for(&other, &turin, node, NOW);
+    assert!(ipam.remote_pod_ip(&turin, node).is_err());
+}
+
+#[test]
+fn owners_are_stored_with_the_mapping() {
+    let (mut ipam, turin) = (peered(), id("turin"));
+    let kubelet: MappingOwner = "kubelet".parse().unwrap();
+    ipam.map_endpoint_for(&kubelet, &turin, ip("192.0.2.10"), NOW).unwrap();
+    ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW).unwrap();
+    ipam.map_endpoint(&turin, ip("192.0.2.11"), NOW).unwrap();
+    let (mut disk, config) = (Disk::of(&ipam), ipam.config().clone());
+    let mut again = disk.load(config.clone());
+    assert_eq!(again.endpoints_of(&kubelet, &turin, None, 9), [ip("192.0.2.10")]);
+    again.unmap_endpoint_for(&kubelet, &turin, ip("192.0.2.10"), NOW);
+    assert!(again.remote_pod_ip(&turin, ip("192.0.2.10")).is_ok());
+    disk.write(&mut again);
+    let again = disk.load(config);
+    assert!(again.endpoints_of(&kubelet, &turin, None, 9).is_empty());
+    let unnamed = again.endpoints_of(&MappingOwner::default(), &turin, None, 9);
+    assert_eq!(unnamed, [ip("192.0.2.10"), ip("192.0.2.11")]);
+}
+
+#[test]
+fn what_an_owner_has_is_listed_in_pages() {
+    let (mut ipam, turin) = (peered(), id("turin"));
+    let kubelet: MappingOwner = "kubelet".parse().unwrap();
+    for n in 0..5 {
+        ipam.map_endpoint_for(&kubelet, &turin, IpAddr::from([192, 0, 2, n]), NOW).unwrap();
+        ipam.map_endpoint(&turin, IpAddr::from([198, 51, 100, n]), NOW).unwrap();
+    }
+    let page = |after, most| ipam.endpoints_of(&kubelet, &turin, after, most);
+    assert_eq!(page(None, 2), [ip("192.0.2.0"), ip("192.0.2.1")]);
+    assert_eq!(page(Some(ip("192.0.2.1")), 2), [ip("192.0.2.2"), ip("192.0.2.3")]);
+    assert_eq!(page(Some(ip("192.0.2.3")), 2), [ip("192.0.2.4")]);
+    assert!(ipam.endpoints_of(&kubelet, &id("milan"), None, 9).is_empty());
 }

@@ -12,12 +12,14 @@ use tokio::{sync::Mutex, time::timeout};
 use tombolo_api::{
     ClusterId,
     ipam::{
-        MAX_BATCH, MapBatchRequest, MapRequest, UnmapBatchRequest, UnmapRequest,
+        ListRequest, MAX_BATCH, MapBatchRequest, MapRequest, UnmapBatchRequest, UnmapRequest,
         ipam_client::IpamClient, map_result, unmap_result,
     },
 };
 use tombolo_core::translate::Networks;
 use tonic::{Code, transport::Channel};
+
+use crate::MANAGER;
 
 /// How long the address service is waited for.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -37,6 +39,12 @@ pub enum Error {
     /// The address service does not take one of them.
     #[error("the address service does not take {0} in cluster {1} back: {2}")]
     Kept(IpAddr, ClusterId, String),
+    /// The address service does not list them.
+    #[error("ask the address service which endpoints are mapped in cluster {0}")]
+    List(ClusterId, #[source] Box<tonic::Status>),
+    /// The address service lists what is none.
+    #[error("the address service lists {1:?}, which is no address, in cluster {0}")]
+    Listed(ClusterId, String),
     /// The address service hangs, or is out of reach.
     #[error("the address service does not answer within {} s", LIMIT.as_secs())]
     Late,
@@ -98,7 +106,34 @@ impl Addresses {
         self.known().leave(namespace);
     }
 
-    /// These were asked for by somebody else, and are to be given back unless they are in use.
+    /// What this kubelet has mapped for the cluster, by the address service's word: also what an
+    /// earlier process has.
+    pub async fn mapped(&self) -> Result<BTreeSet<IpAddr>, Error> {
+        timeout(LIMIT, self.list()).await.unwrap_or(Err(Error::Late))
+    }
+
+    async fn list(&self) -> Result<BTreeSet<IpAddr>, Error> {
+        let (mut mapped, mut page_token) = (BTreeSet::new(), String::new());
+        loop {
+            let (cluster_id, owner) = (self.cluster.to_string(), Some(MANAGER.to_owned()));
+            let request = ListRequest { cluster_id, owner, page_token };
+            let answer = match self.service.clone().list_mapped_endpoints(request).await {
+                Ok(answer) => answer.into_inner(),
+                Err(status) if status.code() == Code::NotFound => return Ok(mapped),
+                Err(status) => return Err(Error::List(self.cluster.clone(), Box::new(status))),
+            };
+            for ip in answer.ips {
+                let ip = ip.parse().map_err(|_| Error::Listed(self.cluster.clone(), ip))?;
+                mapped.insert(ip);
+            }
+            page_token = answer.next_page_token;
+            if page_token.is_empty() {
+                return Ok(mapped);
+            }
+        }
+    }
+
+    /// These were asked for by an earlier process, and are to be given back unless they are in use.
     pub fn are_left(&self, left: BTreeSet<IpAddr>) {
         self.known().are_left(left);
     }
@@ -139,8 +174,11 @@ impl Addresses {
         missing: &[IpAddr],
         networks: Option<Networks>,
     ) -> Result<Result<(), Error>, Error> {
-        let request =
-            |ip: &IpAddr| MapRequest { cluster_id: self.cluster.to_string(), ip: ip.to_string() };
+        let request = |ip: &IpAddr| MapRequest {
+            cluster_id: self.cluster.to_string(),
+            ip: ip.to_string(),
+            owner: Some(MANAGER.to_owned()),
+        };
         let batch = MapBatchRequest { requests: missing.iter().map(request).collect() };
         let answer = self.service.clone().map_endpoint_ip_batch(batch).await;
         let answer = answer
@@ -173,8 +211,11 @@ impl Addresses {
     }
 
     async fn unmap_batch(&self, unused: &[IpAddr]) -> Result<Result<(), Error>, Error> {
-        let request =
-            |ip: &IpAddr| UnmapRequest { cluster_id: self.cluster.to_string(), ip: ip.to_string() };
+        let request = |ip: &IpAddr| UnmapRequest {
+            cluster_id: self.cluster.to_string(),
+            ip: ip.to_string(),
+            owner: Some(MANAGER.to_owned()),
+        };
         let batch = UnmapBatchRequest { requests: unused.iter().map(request).collect() };
         let answer = self.service.clone().unmap_endpoint_ip_batch(batch).await;
         let answer = answer.map_err(|status| {

@@ -23,7 +23,7 @@ fn a_certificate_is_shown_and_a_new_one_found() {
         let mut client = IpamClient::new(channel);
         let mut map = async || {
             let cluster_id = shop.cluster.cluster_id.to_string();
-            let request = MapRequest { cluster_id, ip: "10.244.1.2".into() };
+            let request = MapRequest { cluster_id, ip: "10.244.1.2".into(), owner: None };
             client.map_endpoint_ip(request).await.ok().map(|answer| answer.into_inner().ip)
         };
         // The first certificate may not be there yet.

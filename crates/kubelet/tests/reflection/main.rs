@@ -17,7 +17,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
-use tombolo_api::virtualkubelet::ShadowEndpointSlice;
+use tombolo_api::{ipam::MapRequest, virtualkubelet::ShadowEndpointSlice};
 use tombolo_core::translate::{NamedNetwork, Networks};
 use tombolo_testbed::{Component, answer_to, eventually};
 
@@ -219,12 +219,21 @@ fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
         reflection.end().await;
         shop.delete::<EndpointSlice>("goes").await;
         assert!(is_mapped(&shop.rome, "192.0.2.10").await);
+        // Others have asked the address service for the same peer, one of them without a name.
+        for (ip, owner) in [("192.0.2.30", Some("other".to_owned())), ("192.0.2.31", None)] {
+            let (cluster_id, ip) = (shop.cluster.cluster_id.to_string(), ip.into());
+            let request = MapRequest { cluster_id, ip, owner };
+            shop.address_service().map_endpoint_ip(request).await.unwrap();
+        }
 
         let _reflection = shop.reflect();
         is_given_back(&shop, "192.0.2.10").await;
         let after = shop.there("stays", is_named).await;
         assert_eq!(addresses(&after), addresses(&before));
         assert!(is_mapped(&shop.rome, "192.0.2.9").await);
+        for others in ["192.0.2.30", "192.0.2.31"] {
+            assert!(is_mapped(&shop.rome, others).await, "{others} is somebody else's");
+        }
     });
 }
 

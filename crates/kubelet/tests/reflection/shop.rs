@@ -9,7 +9,7 @@ use tokio::{
     sync::{OnceCell, watch},
     task::JoinHandle,
 };
-use tombolo_api::ClusterIdentity;
+use tombolo_api::{ClusterIdentity, ipam::ipam_client::IpamClient};
 use tombolo_core::translate::Networks;
 use tombolo_kubelet::{
     peer::Peer,
@@ -97,6 +97,11 @@ impl Shop {
         let homes = Arc::new(Homes::new(self.rome.client.clone()));
         let running = run_with(Arc::new(peer), homes, self.address_service.clone());
         Reflection { shutdown, task: tokio::spawn(running) }
+    }
+
+    /// Rome's, for another client than the kubelet.
+    pub fn address_service(&self) -> IpamClient<Channel> {
+        IpamClient::new(self.address_service.clone())
     }
 
     pub fn remote_api<K: Namespaced>(&self) -> Api<K> {

@@ -81,7 +81,9 @@ async fn ask_for_all(address: SocketAddr, load: Load) -> Result<Moments> {
                 }
                 let ip = u32::from(ENDPOINTS) + u32::try_from(endpoint)?;
                 let ip = Ipv4Addr::from(ip).to_string();
-                client.map_endpoint_ip(MapRequest { cluster_id: cluster_id.into(), ip }).await?;
+                client
+                    .map_endpoint_ip(MapRequest { cluster_id: cluster_id.into(), ip, owner: None })
+                    .await?;
                 answered.push(Instant::now());
             }
         });

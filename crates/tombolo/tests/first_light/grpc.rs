@@ -52,12 +52,12 @@ impl Asker {
     }
 
     pub async fn map(&self, ip: &str) -> Result<String, Status> {
-        let request = MapRequest { cluster_id: self.cluster.clone(), ip: ip.into() };
+        let request = MapRequest { cluster_id: self.cluster.clone(), ip: ip.into(), owner: None };
         Ok(self.client.clone().map_endpoint_ip(request).await?.into_inner().ip)
     }
 
     pub async fn unmap(&self, ip: &str) -> Result<(), Status> {
-        let request = UnmapRequest { cluster_id: self.cluster.clone(), ip: ip.into() };
+        let request = UnmapRequest { cluster_id: self.cluster.clone(), ip: ip.into(), owner: None };
         self.client.clone().unmap_endpoint_ip(request).await.map(drop)
     }
 

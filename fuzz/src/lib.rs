@@ -1,5 +1,5 @@
-//! Assertions for accepted external input, shared by the fuzz targets: the API server would accept the
-//! resulting objects, and their fields are well-formed.
+//! Assertions for accepted external input, shared by the fuzz targets: the API server would accept
+//! the resulting objects, and their fields are well-formed.
 
 use http::Uri;
 use tombolo_api::{ClusterIdentity, discovery::ForeignCluster, names::LAST_UPDATE_ANNOTATION};

@@ -28,8 +28,8 @@ fuzz_target!(|packet: &[u8]| {
     }
 });
 
-/// Parses the packet without its questions: the library skips unknown ones, which its own fuzzing check
-/// reports as an error.
+/// Parses the packet without its questions: the library skips unknown ones, which its own fuzzing
+/// check reports as an error.
 fn listen(packet: &[u8]) {
     let mut packet = packet.to_vec();
     if let Some(questions) = packet.get_mut(4..6) {

@@ -1,5 +1,5 @@
-//! Signing requests, in PEM and in DER. The signature check is replaced by one that always succeeds,
-//! because random input would never pass it. Other tests cover the real check.
+//! Signing requests, in PEM and in DER. The signature check is replaced by one that always
+//! succeeds, because random input would never pass it. Other tests cover the real check.
 #![no_main]
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};

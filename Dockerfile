@@ -1,4 +1,4 @@
-# The image that `make image` writes, for whoever has Docker: `make image` builds the program first.
+# The same image as `make image` writes. Run `make image` first: it builds the binary copied here.
 FROM scratch
 COPY target/x86_64-unknown-linux-musl/release/tombolo /tombolo
 ENTRYPOINT ["/tombolo"]

@@ -1,10 +1,10 @@
-//! What has to hold of everything that is accepted from outside, whatever it was read from: the API
-//! server takes it, and nothing in it is other than it looks.
+//! Assertions for accepted external input, shared by the fuzz targets: the API server would accept
+//! the resulting objects, and their fields are well-formed.
 
 use http::Uri;
 use tombolo_api::{ClusterIdentity, discovery::ForeignCluster, names::LAST_UPDATE_ANNOTATION};
 
-/// The entry is one that the API server takes.
+/// Asserts that the API server would accept the ForeignCluster.
 #[track_caller]
 pub fn is_valid_entry(entry: &ForeignCluster) {
     let name = entry.metadata.name.as_deref().unwrap_or_default();
@@ -24,7 +24,7 @@ pub fn is_valid_entry(entry: &ForeignCluster) {
     assert_eq!(again, *entry);
 }
 
-/// Id and name are what other names can be made of.
+/// Asserts that id and name are DNS labels, short enough for the names derived from them.
 #[track_caller]
 pub fn is_identity(cluster: &ClusterIdentity) {
     let (id, name) = (cluster.cluster_id.as_str(), cluster.cluster_name.as_str());
@@ -32,7 +32,7 @@ pub fn is_identity(cluster: &ClusterIdentity) {
     assert!(is_label(name, 45), "{name:?} is no cluster name");
 }
 
-/// The rules that the API server has for the URL of an auth service.
+/// Asserts the CRD's rules for the URL of an auth service.
 #[track_caller]
 pub fn is_auth_url(url: &str) {
     assert!(url.len() <= 1024, "{} characters", url.len());
@@ -50,7 +50,7 @@ pub fn is_auth_url(url: &str) {
     }
 }
 
-/// A DNS label of at most `max` characters, as Kubernetes has it.
+/// Whether the text is a DNS label of at most `max` characters, by the rules of Kubernetes.
 pub fn is_label(text: &str, max: usize) -> bool {
     let is_inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !text.is_empty()

@@ -1,4 +1,4 @@
-//! The certificate that another cluster gives us: only its life is read of it.
+//! Certificates issued by other clusters: only their validity period is read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! DNS answers to the search of a domain. One packet has it all here: PTR and SRV and TXT and
-//! addresses, which come one after the other in life.
+//! DNS answers to the search of a domain. Here one packet contains all records (PTR, SRV, TXT,
+//! addresses), which come in separate answers otherwise.
 #![no_main]
 
 use hickory_proto::{op::Message, rr::Record};
@@ -70,7 +70,7 @@ fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
     assert!(!again.spec.join, "who was found before is not joined");
     assert_eq!(is_introduced(cluster, domain, &[]), cluster.cluster.is_some());
     assert!(superseded(cluster, domain, &known, &us).is_empty());
-    // Another one of that name gets another.
+    // A different cluster with the same name gets another object name.
     let [mut other] = known;
     other.metadata.annotations = None;
     other.metadata.owner_references = None;

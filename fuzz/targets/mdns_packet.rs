@@ -1,4 +1,4 @@
-//! mDNS packets: as the library that listens reads them, and the announcements in them.
+//! mDNS packets, parsed by the mDNS library, and the announcements in them.
 #![no_main]
 
 use std::{
@@ -28,8 +28,8 @@ fuzz_target!(|packet: &[u8]| {
     }
 });
 
-/// Without questions: the library skips those that it does not know, which its own check for fuzzing
-/// takes for a mistake.
+/// Parses the packet without its questions: the library skips unknown ones, which its own fuzzing
+/// check reports as an error.
 fn listen(packet: &[u8]) {
     let mut packet = packet.to_vec();
     if let Some(questions) = packet.get_mut(4..6) {
@@ -86,7 +86,7 @@ fn is_read(
     is_valid_entry(&entry);
     let expiry = expires_at(&entry, now, now).expect("it does not stay for ever");
     assert!(expiry > now);
-    // One that is called the same gets another name, and the same one is seen again.
+    // A different cluster with the same name gets another object name; the same cluster is updated.
     let mut other = (*entry).clone();
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();

@@ -1,5 +1,5 @@
-//! Signing requests, in PEM and in DER. The signature counts as good here: that it is checked is shown
-//! elsewhere, and what lies behind that check would not be reached.
+//! Signing requests, in PEM and in DER. The signature check is replaced by one that always
+//! succeeds, because random input would never pass it. Other tests cover the real check.
 #![no_main]
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -34,7 +34,7 @@ fn check(text: &str) -> bool {
     }) else {
         return false;
     };
-    // What was checked is what is there, and nothing else is.
+    // The signature check saw exactly the bytes of the request.
     let said = text.trim().trim_start_matches("-----BEGIN CERTIFICATE REQUEST-----");
     let said = said.trim_end_matches("-----END CERTIFICATE REQUEST-----");
     let said: String = said.split_ascii_whitespace().collect();

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The first process of a node. It starts in fresh mount, uts, ipc, pid and cgroup namespaces and in
-# the node's network namespace, makes the file system look like a machine of its own, says "ready"
-# and becomes PAUSE. All paths inside are the usual ones; nothing is written to the real ones.
+# The first process of a node. It starts in new mount, uts, ipc, pid and cgroup namespaces and in
+# the node's network namespace. It sets up the file system of a machine, prints "ready" and executes
+# PAUSE. Programs in the node use the usual paths, without changing those of the host.
 #
 # NAME     host name
-# DISK     directory that holds what survives a reboot of the node
+# DISK     directory with the data that survives a reboot of the node
 # PKI      the cluster's certificates
-# PAUSE    the program that waits and buries processes
+# PAUSE    the program that waits and reaps orphaned processes
 # CGROUPS  "v2", or the list of version 1 hierarchies
 set -euo pipefail
 
@@ -16,13 +16,13 @@ mkdir -p /run/{disk,pki,netns,lock,containerd}
 mount --bind "$DISK" /run/disk
 mount --bind "$PKI" /run/pki
 
-# Over these, changes are private and forgotten at the end ...
+# Changes in these are private to the node and lost when it stops ...
 for dir in etc var; do
     mkdir -p "/run/changes/$dir"/{upper,work}
     mount -t overlay -o "lowerdir=/$dir,upperdir=/run/changes/$dir/upper,workdir=/run/changes/$dir/work" \
         overlay "/$dir"
 done
-# ... except below these.
+# ... except in these directories.
 for dir in var/lib/{kubelet,containerd,cni,etcd} var/log/{pods,containers} etc/{cni/net.d,kubernetes}; do
     mkdir -p "/$dir" "/run/disk/$dir"
     mount --bind "/run/disk/$dir" "/$dir"
@@ -45,7 +45,7 @@ else
 fi
 mount -t bpf bpf /sys/fs/bpf || true
 
-# The kubelet writes these, and they are the whole machine's: it gets files with what it wants.
+# The kubelet sets these, but they belong to the whole machine. So bind files with its values here.
 mkdir /run/sysctl
 while read -r name value; do
     [ -e "/proc/sys/$name" ] || continue

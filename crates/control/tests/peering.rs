@@ -1,6 +1,8 @@
 //! Two API servers, the controllers of both clusters, identities made by hand: a peering starts
 //! when it is asked for, survives what happens to it, and leaves nothing.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},

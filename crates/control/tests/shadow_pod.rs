@@ -1,5 +1,7 @@
 //! A ShadowPod whose pod's name is taken gets its pod once the name is free.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::ResourceExt;
 use serde_json::json;

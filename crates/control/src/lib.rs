@@ -16,6 +16,7 @@ pub mod leader;
 pub mod namespace_map;
 pub mod namespace_offloading;
 pub mod network_config;
+mod object_error;
 pub mod offer;
 pub mod peering;
 pub mod replicator;

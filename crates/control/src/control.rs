@@ -16,7 +16,7 @@ use tombolo_runtime::{
 use crate::{
     context::{Context, MANAGER},
     foreign_cluster, identity,
-    ipam::{Ipam, certificates},
+    ipam::{AddressService, certificates},
     leader, namespace_map, namespace_offloading, network_config, offer, peering, replicator,
     shadow_endpoint_slice, shadow_pod, twin_namespace, webhook,
 };
@@ -46,7 +46,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
         return Ok(());
     }
     let context = Arc::new(Context { shutdown: end.clone(), ..context });
-    let ipam = Ipam::start(&context).await?;
+    let ipam = AddressService::start(&context).await?;
     let mut addresses = serve_addresses(&mut tasks, &context, ipam.clone(), leading.clone());
     start(&mut tasks, &context, ipam, leading.clone());
     let ended = tokio::select! {
@@ -73,7 +73,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
 fn serve_addresses(
     tasks: &mut Tasks,
     context: &Arc<Context>,
-    ipam: Ipam,
+    ipam: AddressService,
     leading: Leading,
 ) -> Tasks {
     let tls = context.settings.ipam_mtls.then(|| {
@@ -89,7 +89,7 @@ fn serve_addresses(
 }
 
 /// Every controller, one task each.
-fn start(tasks: &mut Tasks, context: &Arc<Context>, ipam: Ipam, leading: Leading) {
+fn start(tasks: &mut Tasks, context: &Arc<Context>, ipam: AddressService, leading: Leading) {
     tasks.spawn("leader", leader::run(context.clone(), leading));
     tasks.spawn("network_config", network_config::run(context.clone(), ipam));
     tasks.spawn("health", crate::health::run(context.clone()));

@@ -17,7 +17,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::Subnets};
-use tombolo_core::ipam::{Ipam as State, IpamError};
+use tombolo_core::ipam::{IpamError, IpamState};
 use tombolo_runtime::{shutdown::Shutdown, task::Task};
 use tracing::info;
 
@@ -28,7 +28,7 @@ use crate::context::Context;
 /// The address service, for whoever is in this process. Clones are the same service, which is
 /// aborted when the last one is dropped.
 #[derive(Clone)]
-pub struct Ipam {
+pub struct AddressService {
     requests: Requests,
     tasks: Arc<ServiceTasks>,
     shutdown: Shutdown,
@@ -81,7 +81,7 @@ pub enum AskError {
     Refused(#[from] IpamError),
 }
 
-impl Ipam {
+impl AddressService {
     /// Reads what is known and starts to answer, until the end is asked for. When it can't answer any
     /// more, for whatever reason, it asks for the end itself.
     pub async fn start(context: &Context) -> Result<Self, StartError> {
@@ -125,7 +125,7 @@ impl Ipam {
         external: Cidr,
     ) -> Result<Subnets, AskError> {
         let reserve =
-            move |state: &mut State, now| state.reserve(&cluster, pods, external, now).cloned();
+            move |state: &mut IpamState, now| state.reserve(&cluster, pods, external, now).cloned();
         Ok(self.ask(reserve).await??)
     }
 
@@ -171,7 +171,7 @@ impl Ipam {
     /// Has something done with the state, and stored, by the task that owns it.
     async fn ask<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut State, Timestamp) -> T + Send + 'static,
+        act: impl FnOnce(&mut IpamState, Timestamp) -> T + Send + 'static,
     ) -> Result<T, AskError> {
         self.requests.send(act).await
     }
@@ -180,7 +180,7 @@ impl Ipam {
 impl Requests {
     async fn send<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut State, Timestamp) -> T + Send + 'static,
+        act: impl FnOnce(&mut IpamState, Timestamp) -> T + Send + 'static,
     ) -> Result<T, AskError> {
         let (reply, answer) = oneshot::channel();
         let request: owner::Request = Box::new(move |state, now| {
@@ -193,9 +193,9 @@ impl Requests {
     }
 }
 
-impl std::fmt::Debug for Ipam {
+impl std::fmt::Debug for AddressService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ipam").finish_non_exhaustive()
+        f.debug_struct("AddressService").finish_non_exhaustive()
     }
 }
 

@@ -23,13 +23,13 @@ use tracing::info;
 use crate::{
     by_tenant::peer_of,
     context::{Context, MANAGER},
-    ipam::{AskError, Ipam},
+    ipam::{AddressService, AskError},
     object_error::{ObjectError, failed},
     tunnel_endpoint,
 };
 
 /// Runs until the end is asked for.
-pub async fn run(context: Arc<Context>, ipam: Ipam) {
+pub async fn run(context: Arc<Context>, ipam: AddressService) {
     let (queue, asked) = queue();
     let leases = Api::namespaced(context.client.clone(), NAMESPACE);
     let leases = Watched::new(leases, named(GATEWAY_LEASE));
@@ -48,7 +48,7 @@ pub async fn run(context: Arc<Context>, ipam: Ipam) {
 /// What it takes to join networks.
 pub(crate) struct Network {
     pub(crate) context: Arc<Context>,
-    pub(crate) ipam: Ipam,
+    pub(crate) ipam: AddressService,
     objects: Objects,
 }
 
@@ -122,9 +122,11 @@ impl Network {
             Act::Delete(there) => {
                 let name = there.name.clone().unwrap_or_default();
                 info!(peer = %tenant.peer, "taking our network back: there is no peering");
-                writer::delete_if_same(&configs, &name, there.uid.as_deref())
-                    .await
-                    .map_err(failed("delete NetworkConfig", tenant.namespace, &name))
+                writer::delete_if_same(&configs, &name, there.uid.as_deref()).await.map_err(failed(
+                    "delete NetworkConfig",
+                    tenant.namespace,
+                    &name,
+                ))
             }
         }
     }

@@ -2,8 +2,8 @@
 //! about one pod is passed on to the remote cluster's API server, byte by byte.
 
 mod auth;
+mod kubelet_request;
 mod proxy;
-mod route;
 mod tls;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -24,7 +24,7 @@ use tracing::debug;
 
 use crate::{peer::Peer, pods::Pods};
 use auth::{Authorizer, Caller};
-use route::Route;
+use kubelet_request::KubeletRequest;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -124,11 +124,12 @@ impl NodeApi {
                 return text(StatusCode::INTERNAL_SERVER_ERROR, &why);
             }
         }
-        match Route::parse(request.uri().path(), request.uri().query().unwrap_or_default()) {
+        match KubeletRequest::parse(request.uri().path(), request.uri().query().unwrap_or_default())
+        {
             None => text(StatusCode::NOT_FOUND, "virtual nodes do not have this"),
-            Some(Route::Health) => text(StatusCode::OK, "ok"),
-            Some(Route::Pods) => self.list(),
-            Some(Route::Pod(call)) => match self.pods.find(&call.namespace, &call.pod) {
+            Some(KubeletRequest::Health) => text(StatusCode::OK, "ok"),
+            Some(KubeletRequest::Pods) => self.list(),
+            Some(KubeletRequest::Pod(call)) => match self.pods.find(&call.namespace, &call.pod) {
                 Some((_, twin)) => {
                     let path = call.path_there(&twin);
                     let (remote, streams) = (&self.peer.remote.client, &self.gate.streams);

@@ -14,7 +14,7 @@ use tombolo_runtime::{lease::Leading, listen};
 use tonic::transport::{Server, server::TcpIncoming};
 use tonic_health::{ServingStatus, server::health_reporter};
 
-use super::{Ipam, certificates::Tls, incoming::Incoming, service::Service};
+use super::{AddressService, certificates::Tls, incoming::Incoming, service::Service};
 
 /// More than the largest batch takes.
 const MAX_MESSAGE: usize = 2 << 20;
@@ -42,7 +42,7 @@ pub enum ServeError {
     Serve(#[source] tonic::transport::Error),
 }
 
-impl Ipam {
+impl AddressService {
     /// Answers over gRPC as long as this replica leads: whoever asks or, with `tls`, only those who
     /// show a certificate.
     pub async fn serve(
@@ -78,8 +78,8 @@ impl Ipam {
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()?;
-        let service =
-            IpamServer::new(Service::new(self.clone(), leading)).max_decoding_message_size(MAX_MESSAGE);
+        let service = IpamServer::new(Service::new(self.clone(), leading))
+            .max_decoding_message_size(MAX_MESSAGE);
         let router = Server::builder()
             .http2_keepalive_interval(Some(PING))
             .add_service(service)

@@ -22,7 +22,7 @@ use tombolo_api::{
     names::NAMESPACE,
     sharing::ResourceOffer,
 };
-use tombolo_control::{context::Context, health, offer, peering, replicator};
+use tombolo_control::testing::{Context, health, offer, peering, replicator};
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testbed::{Cluster, ClusterSpec, Component, Testbed, eventually};
 use tombolo_testing::Side;

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::ResourceExt;
 use serde_json::json;
 use tombolo_api::virtualkubelet::ShadowPod;
-use tombolo_control::shadow_pod::keep_up;
+use tombolo_control::testing::shadow_pod::keep_up;
 use tombolo_runtime::{events::Events, shutdown::Shutdown};
 use tombolo_testbed::{ClusterSpec, Testbed};
 use tombolo_testing::Side;

@@ -17,7 +17,7 @@ use tombolo_api::{
     ipam::{GetHomePodIpRequest, ipam_client::IpamClient},
     names::{IPAM_AUTHORITY_SECRET, IPAM_CLIENT_SECRET, IPAM_SERVER_SECRET, NAMESPACE, ipam_host},
 };
-use tombolo_control::ipam::{AddressService, certificates};
+use tombolo_control::testing::{AddressService, certificates};
 use tombolo_runtime::{lease::Leading, mutual_tls::Identity, shutdown::Shutdown};
 use tombolo_testbed::eventually;
 use tonic::{

@@ -16,7 +16,7 @@ use tombolo_api::{
     },
     net::{IpamStorage, NatMapping},
 };
-use tombolo_control::ipam::AddressService;
+use tombolo_control::testing::AddressService;
 use tombolo_core::ipam::{NETWORKS, REST, WRITER};
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testbed::eventually;

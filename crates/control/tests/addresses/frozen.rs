@@ -12,7 +12,7 @@ use tombolo_api::{
     ipam::{GetRemotePodIpRequest, MapRequest, UnmapRequest, ipam_client::IpamClient},
     names::NAMESPACE,
 };
-use tombolo_control::{context::MANAGER, ipam::AddressService};
+use tombolo_control::testing::{AddressService, MANAGER};
 use tombolo_runtime::{
     lease::{Leading, lead},
     shutdown::Shutdown,

@@ -25,10 +25,8 @@ use tombolo_api::{
     names,
     net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig},
 };
-use tombolo_control::{
-    context::Context,
-    ipam::{AddressService, Clock, ServeError},
-    network_config, replicator,
+use tombolo_control::testing::{
+    AddressService, Clock, Context, ServeError, network_config, replicator,
 };
 use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};

@@ -12,10 +12,7 @@ use tokio::{
     task::JoinHandle,
 };
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::IpamStorage};
-use tombolo_control::{
-    context::Context,
-    ipam::{AddressService, ServeError, certificates},
-};
+use tombolo_control::testing::{AddressService, Context, ServeError, certificates};
 use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testing::Side;
 use tonic::transport::{Channel, Endpoint};

@@ -1,6 +1,8 @@
 //! However a testbed ends, the machine is as it was before. One test at a time: each compares the
 //! whole machine before and after.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 use std::path::PathBuf;
 
 use tokio::sync::{Mutex, MutexGuard};

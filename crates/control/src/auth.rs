@@ -47,6 +47,7 @@ use tombolo_runtime::{
     observe::{Watched, named},
     settings::Settings,
     shutdown::Shutdown,
+    task::{Background, Task},
 };
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -73,11 +74,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
-    let probes = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
+    let probes = health::start(HEALTH_PORT, is_ready, shutdown.clone());
     let listener = listen::everywhere(PORT).with_context(|| format!("listen on port {PORT}"))?;
     serve(client, settings, listener, ready, shutdown.clone()).await?;
     shutdown.ask();
-    probes.await?.with_context(|| format!("answer probes on port {HEALTH_PORT}"))
+    Ok(probes.await??)
 }
 
 /// Serves on `listener` until the end is asked for; `ready` says when it has begun.
@@ -90,6 +91,7 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     let secrets = || Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     let shown = Watched::new(secrets(), named(AUTH_CERTIFICATE_SECRET));
+    let background = Arc::new(Background::default());
     let auth = Arc::new(Auth {
         config: Watched::new(Api::all(client.clone()), named(CLUSTER_CONFIG)),
         token: Watched::new(secrets(), named(AUTH_TOKEN_SECRET)),
@@ -98,20 +100,22 @@ pub async fn serve(
             named("kube-root-ca.crt"),
         ),
         generation: Watched::new(secrets(), named(GENERATION_SECRET)),
-        requests: Requests::new(client),
+        requests: Requests::new(client, background.clone()),
+        background: background.clone(),
         settings,
         limits: Arc::new(Limits::new()),
         turns: Arc::new(Semaphore::new(MOST_SERVED)),
     });
     let Some(tls) = shutdown.or(certificate::first(&shown)).await else { return Ok(()) };
-    tokio::spawn(certificate::follow(shown, tls.clone(), shutdown.clone()));
+    let followed = certificate::follow(shown, tls.clone(), shutdown.clone());
+    let _certificate = Task::spawn("certificate of the auth service", followed);
     shutdown.or(auth.ready()).await;
 
     listener.set_nonblocking(true)?;
     info!("serving on {}", listener.local_addr()?);
     ready.send_replace(true);
     let handle = Handle::new();
-    tokio::spawn({
+    let _end = Task::spawn("end of the auth service", {
         let (handle, shutdown) = (handle.clone(), shutdown.clone());
         async move {
             shutdown.asked().await;
@@ -124,7 +128,9 @@ pub async fn serve(
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     server.http_builder().http1().max_buf_size(MOST_BYTES);
     let router = router(auth).into_make_service_with_connect_info::<SocketAddr>();
-    server.http1_only().serve(router).await.context("serve")
+    let served = server.http1_only().serve(router).await.context("serve");
+    let _ = timeout(PATIENCE, background.join()).await;
+    served
 }
 
 struct Auth {
@@ -134,6 +140,8 @@ struct Auth {
     root_ca: Watched<ConfigMap>,
     generation: Watched<Secret>,
     requests: Requests,
+    /// What goes on when a caller hangs up.
+    background: Arc<Background>,
     limits: Arc<Limits>,
     turns: Arc<Semaphore>,
 }
@@ -278,11 +286,12 @@ impl Auth {
         };
         // Who hangs up does not stop this half way: what is written is always known to be.
         let (auth, new) = (self.clone(), new.clone());
-        let recording = tokio::spawn(async move {
+        let recording = self.background.complete("record a request", async move {
             let _turn = turn;
             auth.requests.record(&new, admitted, &auth.limits).await
         });
-        recording.await.unwrap_or_else(|_| Err(Failure::not_now("it has been stopped: try again")))
+        let stopped = || Err(Failure::not_now("it has been stopped: try again"));
+        recording.await.unwrap_or_else(stopped)
     }
 
     /// Whether a request is let in, where that takes no look at a token. `None`: it does.

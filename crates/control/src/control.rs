@@ -3,20 +3,20 @@
 use std::{net::Ipv6Addr, sync::Arc};
 
 use anyhow::{Context as _, bail};
-use tokio::{sync::watch, task::JoinSet};
+use tokio::sync::watch;
 use tombolo_api::names::{IPAM_PORT, NAMESPACE};
 use tombolo_runtime::{
-    chain::Chain,
     client, health,
     lease::{self, Leading},
     settings::Settings,
     shutdown::Shutdown,
+    task::Tasks,
 };
 
 use crate::{
     context::{Context, MANAGER},
     foreign_cluster, identity,
-    ipam::{Ipam, certificates},
+    ipam::{AddressService, certificates},
     leader, namespace_map, namespace_offloading, network_config, offer, peering, replicator,
     shadow_endpoint_slice, shadow_pod, twin_namespace, webhook,
 };
@@ -27,31 +27,28 @@ const HEALTH_PORT: u16 = 8080;
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
-    let mut tasks = JoinSet::new();
+    let mut tasks = Tasks::new();
     let probes = health::serve(HEALTH_PORT, is_ready, shutdown.clone());
-    tasks.spawn(async move {
-        if let Err(error) = probes.await {
-            tracing::error!("answer probes on port {HEALTH_PORT}: {error}");
-        }
-    });
+    tasks.spawn_fallible(health::TASK, probes);
 
     let context = Context::new(client.clone(), settings.clone(), shutdown.clone());
     // Every replica answers the API server.
     let listener = webhook::listen()?;
-    tasks.spawn(webhook::run(Arc::new(context.clone()), listener));
+    tasks.spawn("webhook", webhook::run(Arc::new(context.clone()), listener));
     ready.send_replace(true);
 
     let leading = lease::lead(client, NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
     let end = leading.shutdown.clone();
     if end.is_asked() {
         // It never led: what is stored is none of its business.
-        while tasks.join_next().await.is_some() {}
+        tasks.join_all().await;
+        leading.end().await;
         return Ok(());
     }
     let context = Arc::new(Context { shutdown: end.clone(), ..context });
-    let ipam = Ipam::start(&context).await?;
+    let ipam = AddressService::start(&context).await?;
     let mut addresses = serve_addresses(&mut tasks, &context, ipam.clone(), leading.clone());
-    start(&mut tasks, &context, ipam, leading);
+    start(&mut tasks, &context, ipam, leading.clone());
     let ended = tokio::select! {
         () = end.asked() => Ok(()),
         Some(ended) = addresses.join_next() => ended,
@@ -62,50 +59,48 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
         bail!("a controller has ended by itself");
     }
     // Whoever still asks is told, at least that another replica leads.
-    while addresses.join_next().await.is_some() {}
+    addresses.join_all().await;
     while tasks.join_next().await.is_some() {
         if !shutdown.is_asked() {
             bail!("another replica leads: starting again");
         }
     }
+    leading.end().await;
     Ok(())
 }
 
 /// The address service: the only one in the set.
 fn serve_addresses(
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Tasks,
     context: &Arc<Context>,
-    ipam: Ipam,
+    ipam: AddressService,
     leading: Leading,
-) -> JoinSet<()> {
+) -> Tasks {
     let tls = context.settings.ipam_mtls.then(|| {
         let (serving, tls) = watch::channel(None);
-        tasks.spawn(certificates::keep(context.clone(), serving));
+        let kept = certificates::keep(context.clone(), serving);
+        tasks.spawn("certificates of the address service", kept);
         tls
     });
     let served = ipam.serve((Ipv6Addr::UNSPECIFIED, IPAM_PORT).into(), leading, tls);
-    let mut addresses = JoinSet::new();
-    addresses.spawn(async move {
-        if let Err(error) = served.await {
-            tracing::error!("{}", Chain(&error));
-        }
-    });
+    let mut addresses = Tasks::new();
+    addresses.spawn_fallible("server of the address service", served);
     addresses
 }
 
 /// Every controller, one task each.
-fn start(tasks: &mut JoinSet<()>, context: &Arc<Context>, ipam: Ipam, leading: Leading) {
-    tasks.spawn(leader::run(context.clone(), leading));
-    tasks.spawn(network_config::run(context.clone(), ipam));
-    tasks.spawn(crate::health::run(context.clone()));
-    tasks.spawn(namespace_map::run(context.clone()));
-    tasks.spawn(namespace_offloading::run(context.clone()));
-    tasks.spawn(foreign_cluster::run(context.clone()));
-    tasks.spawn(identity::run(context.clone()));
-    tasks.spawn(offer::run(context.clone()));
-    tasks.spawn(peering::run(context.clone()));
-    tasks.spawn(replicator::run(context.clone()));
-    tasks.spawn(shadow_endpoint_slice::run(context.clone()));
-    tasks.spawn(shadow_pod::run(context.clone()));
-    tasks.spawn(twin_namespace::run(context.clone()));
+fn start(tasks: &mut Tasks, context: &Arc<Context>, ipam: AddressService, leading: Leading) {
+    tasks.spawn("leader", leader::run(context.clone(), leading));
+    tasks.spawn("network_config", network_config::run(context.clone(), ipam));
+    tasks.spawn("health", crate::health::run(context.clone()));
+    tasks.spawn("namespace_map", namespace_map::run(context.clone()));
+    tasks.spawn("namespace_offloading", namespace_offloading::run(context.clone()));
+    tasks.spawn("foreign_cluster", foreign_cluster::run(context.clone()));
+    tasks.spawn("identity", identity::run(context.clone()));
+    tasks.spawn("offer", offer::run(context.clone()));
+    tasks.spawn("peering", peering::run(context.clone()));
+    tasks.spawn("replicator", replicator::run(context.clone()));
+    tasks.spawn("shadow_endpoint_slice", shadow_endpoint_slice::run(context.clone()));
+    tasks.spawn("shadow_pod", shadow_pod::run(context.clone()));
+    tasks.spawn("twin_namespace", twin_namespace::run(context.clone()));
 }

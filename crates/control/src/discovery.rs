@@ -55,10 +55,10 @@ const MOST_COMPLAINTS: usize = 100;
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
-    let probes = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
+    let probes = health::start(HEALTH_PORT, is_ready, shutdown.clone());
     serve(client, settings, Servers::OfThisMachine, ready, shutdown.clone()).await?;
     shutdown.ask();
-    probes.await?.with_context(|| format!("answer probes on port {HEALTH_PORT}"))
+    Ok(probes.await??)
 }
 
 /// Announces and searches, domains at these DNS servers, until the end is asked for; `ready` says

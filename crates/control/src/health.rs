@@ -16,7 +16,7 @@ use tombolo_runtime::{
     observe::Watched,
     queue::{self, queue},
     remote::Remote,
-    shutdown::Shutdown,
+    task::Task,
     writer,
 };
 use tracing::{info, warn};
@@ -32,57 +32,56 @@ pub async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let known = context.watches.of::<ForeignCluster>();
     known.feed(&queue, |cluster| [cluster.name_any()]);
-    let state = Arc::new(State { context: context.clone(), known, running: Mutex::default() });
-    let work = queue::run("health", asked, |name| follow(name, state.clone()));
+    let clusters = Clusters { context: context.clone(), known };
+    let probes = Probes::default();
+    let work = queue::run("health", asked, |name| follow(name, &clusters, &probes));
     context.shutdown.or(work).await;
 }
 
-struct State {
+#[derive(Clone)]
+struct Clusters {
     context: Arc<Context>,
     known: Arc<Watched<ForeignCluster>>,
-    /// By the name of the ForeignCluster.
-    running: Mutex<BTreeMap<String, Shutdown>>,
 }
+
+/// The tasks that ask, by the name of the ForeignCluster.
+type Probes = Mutex<BTreeMap<String, Task>>;
 
 #[derive(Debug, thiserror::Error)]
 #[error("write the condition of ForeignCluster {0}")]
 struct Error(String, #[source] kube::Error);
 
 /// Starts the questions when there is an identity, and ends them with it.
-async fn follow(name: String, state: Arc<State>) -> Result<(), Error> {
-    let cluster = state.known.get("", &name);
+async fn follow(name: String, clusters: &Clusters, probes: &Probes) -> Result<(), Error> {
+    let cluster = clusters.known.get("", &name);
     let care = cluster.as_deref().map(care);
     {
-        let mut running = state.running.lock().unwrap_or_else(PoisonError::into_inner);
-        match running.get(&name) {
-            Some(shutdown) if care != Some(Care::Ask) => {
-                shutdown.ask();
-                running.remove(&name);
+        let mut probes = probes.lock().unwrap_or_else(PoisonError::into_inner);
+        match care {
+            Some(Care::Ask) => {
+                probes.entry(name.clone()).or_insert_with(|| {
+                    let work = ask_on_and_on(name.clone(), clusters.clone());
+                    Task::spawn(format!("health of {name}"), work)
+                });
             }
-            None if care == Some(Care::Ask) => {
-                let shutdown = state.context.shutdown.child();
-                running.insert(name.clone(), shutdown.clone());
-                let (state, name) = (state.clone(), name.clone());
-                tokio::spawn(async move { shutdown.or(ask_on_and_on(name, state)).await });
-            }
-            _ => {}
+            _ => drop(probes.remove(&name)),
         }
     }
     if care == Some(Care::SayUnasked) {
-        let said = say(&state.context, &name, Verdict::Unasked).await;
+        let said = say(&clusters.context, &name, Verdict::Unasked).await;
         writer::absent_is_fine(said).map_err(|error| Error(name, error))?;
     }
     Ok(())
 }
 
-async fn ask_on_and_on(name: String, state: Arc<State>) {
+async fn ask_on_and_on(name: String, clusters: Clusters) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut record, mut remote) = (Record::default(), None);
     loop {
         ticks.tick().await;
-        let Some(cluster) = state.known.get("", &name) else { return };
-        let answer = ask(&cluster, &mut remote, &state.context).await;
+        let Some(cluster) = clusters.known.get("", &name) else { return };
+        let answer = ask(&cluster, &mut remote, &clusters.context).await;
         if !record.note(answer.is_ok()) {
             continue;
         }
@@ -90,7 +89,7 @@ async fn ask_on_and_on(name: String, state: Arc<State>) {
             Ok(message) => Verdict::Answers(message),
             Err(message) => Verdict::Unreachable(message),
         };
-        match say(&state.context, &name, verdict).await {
+        match say(&clusters.context, &name, verdict).await {
             Ok(()) => record.said(answer.is_ok()),
             Err(error) => warn!(cluster = name, "write the condition: {error}"),
         }

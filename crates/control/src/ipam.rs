@@ -17,17 +17,33 @@ use std::{collections::BTreeSet, sync::Arc};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::Subnets};
-use tombolo_core::ipam::{Ipam as State, IpamError};
+use tombolo_core::ipam::{IpamError, IpamState};
+use tombolo_runtime::{shutdown::Shutdown, task::Task};
 use tracing::info;
 
 use self::{owner::Owner, store::Store};
 pub use self::{serve::ServeError, store::StoreError};
 use crate::context::Context;
 
-/// The address service, for whoever is in this process. Clones are the same service.
+/// The address service, for whoever is in this process. Clones are the same service, which is
+/// aborted when the last one is dropped.
 #[derive(Clone)]
-pub struct Ipam {
-    requests: mpsc::Sender<owner::Request>,
+pub struct AddressService {
+    requests: Requests,
+    tasks: Arc<ServiceTasks>,
+    shutdown: Shutdown,
+}
+
+struct ServiceTasks {
+    owner: Task,
+    _config: Task,
+}
+
+/// The way to the task that owns the state.
+#[derive(Clone)]
+struct Requests {
+    sender: mpsc::Sender<owner::Request>,
+    /// Tells when other networks may be used.
     configured: watch::Sender<()>,
 }
 
@@ -65,7 +81,7 @@ pub enum AskError {
     Refused(#[from] IpamError),
 }
 
-impl Ipam {
+impl AddressService {
     /// Reads what is known and starts to answer, until the end is asked for. When it can't answer any
     /// more, for whatever reason, it asks for the end itself.
     pub async fn start(context: &Context) -> Result<Self, StartError> {
@@ -76,7 +92,7 @@ impl Ipam {
     pub async fn start_at(context: &Context, clock: Clock) -> Result<Self, StartError> {
         let Context { client, watches, settings, shutdown, .. } = context;
         let config = config::read(client, settings).await.map_err(StartError::Config)?;
-        let (requests, inbox) = mpsc::channel(QUEUE);
+        let (sender, inbox) = mpsc::channel(QUEUE);
         let owner =
             Owner::start(config, Store::new(client), inbox, shutdown.clone(), clock).await?;
         let state = owner.state();
@@ -86,15 +102,14 @@ impl Ipam {
             "the address service knows what is in use"
         );
 
-        let ipam = Self { requests, configured: watch::Sender::new(()) };
-        tokio::spawn(owner.run());
-        tokio::spawn(config::follow(
-            watches.clone(),
-            settings.clone(),
-            ipam.clone(),
-            shutdown.clone(),
-        ));
-        Ok(ipam)
+        let requests = Requests { sender, configured: watch::Sender::new(()) };
+        let (watches, settings) = (watches.clone(), settings.clone());
+        let follow = config::follow(watches, settings, requests.clone(), shutdown.clone());
+        let tasks = ServiceTasks {
+            owner: Task::spawn("address service", owner.run()),
+            _config: Task::spawn("networks of the address service", follow),
+        };
+        Ok(Self { requests, tasks: Arc::new(tasks), shutdown: shutdown.clone() })
     }
 
     /// The network from which endpoints that are no pods get their addresses.
@@ -110,7 +125,7 @@ impl Ipam {
         external: Cidr,
     ) -> Result<Subnets, AskError> {
         let reserve =
-            move |state: &mut State, now| state.reserve(&cluster, pods, external, now).cloned();
+            move |state: &mut IpamState, now| state.reserve(&cluster, pods, external, now).cloned();
         Ok(self.ask(reserve).await??)
     }
 
@@ -143,13 +158,29 @@ impl Ipam {
 
     /// Changes whenever other networks may be used: a name that was free may be so no longer.
     pub fn configured(&self) -> watch::Receiver<()> {
-        self.configured.subscribe()
+        self.requests.configured.subscribe()
+    }
+
+    /// Waits until everything is written, if the end was asked for.
+    async fn closed(&self) {
+        if self.shutdown.is_asked() {
+            self.tasks.owner.ended().await;
+        }
     }
 
     /// Has something done with the state, and stored, by the task that owns it.
     async fn ask<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut State, Timestamp) -> T + Send + 'static,
+        act: impl FnOnce(&mut IpamState, Timestamp) -> T + Send + 'static,
+    ) -> Result<T, AskError> {
+        self.requests.send(act).await
+    }
+}
+
+impl Requests {
+    async fn send<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut IpamState, Timestamp) -> T + Send + 'static,
     ) -> Result<T, AskError> {
         let (reply, answer) = oneshot::channel();
         let request: owner::Request = Box::new(move |state, now| {
@@ -157,14 +188,14 @@ impl Ipam {
             // Whoever has asked may have gone: then nobody wants to know.
             Box::new(move |stored| drop(reply.send(stored.then_some(value))))
         });
-        self.requests.send(request).await.map_err(|_| AskError::Ended)?;
+        self.sender.send(request).await.map_err(|_| AskError::Ended)?;
         answer.await.map_err(|_| AskError::Ended)?.ok_or(AskError::NotStored)
     }
 }
 
-impl std::fmt::Debug for Ipam {
+impl std::fmt::Debug for AddressService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ipam").finish_non_exhaustive()
+        f.debug_struct("AddressService").finish_non_exhaustive()
     }
 }
 

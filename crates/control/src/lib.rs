@@ -1,26 +1,31 @@
-//! Controllers, the address service, the auth service, discovery, the admission webhook.
+//! Controllers, the address service, the auth service, discovery, the admission webhook. The program
+//! runs [`control`], [`auth`] and [`discovery`], and shows what [`auth_url`] finds.
 
 pub mod auth;
 pub mod auth_url;
-mod binding;
-mod by_tenant;
-pub mod context;
 pub mod control;
 pub mod discovery;
-pub mod foreign_cluster;
-pub mod health;
-pub mod identity;
-pub mod ipam;
+#[doc(hidden)]
+pub mod testing;
+
+mod binding;
+mod by_tenant;
+mod context;
+mod foreign_cluster;
+mod health;
+mod identity;
+mod ipam;
 mod key_pair;
-pub mod leader;
-pub mod namespace_map;
-pub mod namespace_offloading;
-pub mod network_config;
-pub mod offer;
-pub mod peering;
-pub mod replicator;
-pub mod shadow_endpoint_slice;
-pub mod shadow_pod;
-pub mod tunnel_endpoint;
-pub mod twin_namespace;
-pub mod webhook;
+mod leader;
+mod namespace_map;
+mod namespace_offloading;
+mod network_config;
+mod object_error;
+mod offer;
+mod peering;
+mod replicator;
+mod shadow_endpoint_slice;
+mod shadow_pod;
+mod tunnel_endpoint;
+mod twin_namespace;
+mod webhook;

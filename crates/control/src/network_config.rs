@@ -23,12 +23,13 @@ use tracing::info;
 use crate::{
     by_tenant::peer_of,
     context::{Context, MANAGER},
-    ipam::{AskError, Ipam},
+    ipam::{AddressService, AskError},
+    object_error::{ObjectError, failed},
     tunnel_endpoint,
 };
 
 /// Runs until the end is asked for.
-pub async fn run(context: Arc<Context>, ipam: Ipam) {
+pub async fn run(context: Arc<Context>, ipam: AddressService) {
     let (queue, asked) = queue();
     let leases = Api::namespaced(context.client.clone(), NAMESPACE);
     let leases = Watched::new(leases, named(GATEWAY_LEASE));
@@ -47,7 +48,7 @@ pub async fn run(context: Arc<Context>, ipam: Ipam) {
 /// What it takes to join networks.
 pub(crate) struct Network {
     pub(crate) context: Arc<Context>,
-    pub(crate) ipam: Ipam,
+    pub(crate) ipam: AddressService,
     objects: Objects,
 }
 
@@ -62,23 +63,12 @@ pub(crate) struct Tenant<'a> {
 /// Something could not be done about a network. It is tried again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("{act} {namespace}/{name}")]
-    Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
+    #[error(transparent)]
+    Object(#[from] ObjectError),
     #[error("choose what the networks of cluster {peer} are called here")]
     Choose { peer: ClusterId, source: AskError },
     #[error("the address service")]
     Ipam(#[from] AskError),
-}
-
-impl Error {
-    pub(crate) fn failed(
-        act: &'static str,
-        namespace: &str,
-        name: &str,
-    ) -> impl FnOnce(kube::Error) -> Self + use<> {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        move |source| Self::Do { act, namespace, name, source: Box::new(source) }
-    }
 }
 
 impl Network {
@@ -119,25 +109,24 @@ impl Network {
     }
 
     /// Sends this cluster's NetworkConfig, or takes it back.
-    async fn send(&self, tenant: &Tenant<'_>) -> Result<(), Error> {
+    async fn send(&self, tenant: &Tenant<'_>) -> Result<(), ObjectError> {
         let configs = self.configs(tenant);
         match tenant.seen.own_config(&tenant.local, tenant.peer) {
             Act::Nothing => Ok(()),
             Act::Apply(config) => {
                 let name = config.name_any();
                 info!(peer = %tenant.peer, endpoint = %config.spec.endpoint_ip, "sending our network");
-                writer::apply(&configs, MANAGER, &config).await.map(drop).map_err(Error::failed(
-                    "apply NetworkConfig",
-                    tenant.namespace,
-                    &name,
-                ))
+                let applied = writer::apply(&configs, MANAGER, &config).await;
+                applied.map(drop).map_err(failed("apply NetworkConfig", tenant.namespace, &name))
             }
             Act::Delete(there) => {
                 let name = there.name.clone().unwrap_or_default();
                 info!(peer = %tenant.peer, "taking our network back: there is no peering");
-                writer::delete_if_same(&configs, &name, there.uid.as_deref())
-                    .await
-                    .map_err(Error::failed("delete NetworkConfig", tenant.namespace, &name))
+                writer::delete_if_same(&configs, &name, there.uid.as_deref()).await.map_err(failed(
+                    "delete NetworkConfig",
+                    tenant.namespace,
+                    &name,
+                ))
             }
         }
     }
@@ -168,7 +157,7 @@ impl Network {
             );
             writer::apply_status(&self.configs(tenant), MANAGER, &name, &status)
                 .await
-                .map_err(Error::failed("answer NetworkConfig", tenant.namespace, &name))?;
+                .map_err(failed("answer NetworkConfig", tenant.namespace, &name))?;
         }
         Ok(Some(names))
     }

@@ -27,7 +27,10 @@ use tombolo_runtime::{
 };
 use tracing::info;
 
-use crate::context::Context;
+use crate::{
+    context::Context,
+    object_error::{self, ObjectError},
+};
 
 const MANAGER: &str = "liqo-control/offer";
 
@@ -93,13 +96,7 @@ fn requests_of_others(
     found.iter().map(|request| key(&**request)).collect()
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error("{act} {namespace}/{name}")]
-    Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
-}
-
-async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error> {
+async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), ObjectError> {
     let leaves = request.meta().deletion_timestamp.is_some();
     if leaves && request_state(request) != RequestState::Refused {
         return Ok(());
@@ -107,10 +104,7 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error
     let context = &state.context;
     let namespace = request.namespace().unwrap_or_default();
     let name = request.name_any();
-    let failed = |act, name: &str| {
-        let (namespace, name) = (namespace.clone(), name.to_owned());
-        move |source| Error::Do { act, namespace, name, source: Box::new(source) }
-    };
+    let failed = |act, name: &str| object_error::failed(act, &namespace, name);
     let sharing = state.sharing();
     if request_state(request) == RequestState::Pending {
         if let Some(answer) = answer(request, &sharing) {

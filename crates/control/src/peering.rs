@@ -28,7 +28,12 @@ use tombolo_runtime::{
 };
 use tracing::info;
 
-use crate::{auth_url, by_tenant::ByTenant, context::Context};
+use crate::{
+    auth_url,
+    by_tenant::ByTenant,
+    context::Context,
+    object_error::{ObjectError, failed},
+};
 
 const MANAGER: &str = "liqo-control/peering";
 
@@ -53,8 +58,8 @@ fn tenant(cluster: &ForeignCluster) -> Option<&str> {
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("{act} {namespace}/{name}")]
-    Do { act: &'static str, namespace: String, name: String, source: Box<kube::Error> },
+    #[error(transparent)]
+    Object(#[from] ObjectError),
     #[error(transparent)]
     AuthUrl(#[from] auth_url::UnknownUrl),
 }
@@ -128,7 +133,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
         let clusters = Api::<ForeignCluster>::all(context.client.clone());
         writer::apply_status(&clusters, MANAGER, &cluster.name_any(), &status)
             .await
-            .map_err(failed("write the status of", "", &cluster.name_any()))?;
+            .map_err(failed("write the status of ForeignCluster", "", &cluster.name_any()))?;
     }
     Ok(())
 }
@@ -164,7 +169,7 @@ impl<'a> Tenant<'a> {
         }
     }
 
-    async fn find<K>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, Error>
+    async fn find<K>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, ObjectError>
     where
         K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
@@ -187,29 +192,21 @@ impl<'a> Tenant<'a> {
             status: None,
         };
         let made = writer::apply(&self.requests, MANAGER, &request).await;
-        made.map(drop).map_err(failed("make the ResourceRequest", self.namespace, &name))
+        made.map_err(failed("make the ResourceRequest", self.namespace, &name))?;
+        Ok(())
     }
 
-    async fn answer(&self, name: &str, phase: OfferPhase) -> Result<(), Error> {
+    async fn answer(&self, name: &str, phase: OfferPhase) -> Result<(), ObjectError> {
         let status = serde_json::json!({ "phase": phase });
         let said = writer::apply_status(&self.offers, MANAGER, name, &status).await;
         said.map(drop).map_err(failed("answer the ResourceOffer", self.namespace, name))
     }
 
-    async fn withdraw(&self, request: Option<&ResourceRequest>) -> Result<(), Error> {
+    async fn withdraw(&self, request: Option<&ResourceRequest>) -> Result<(), ObjectError> {
         let Some(request) = request else { return Ok(()) };
         let name = request.name_any();
         writer::delete_if_same(&self.requests, &name, request.uid().as_deref())
             .await
             .map_err(failed("delete the ResourceRequest", self.namespace, &name))
     }
-}
-
-fn failed(
-    act: &'static str,
-    namespace: &str,
-    name: &str,
-) -> impl FnOnce(kube::Error) -> Error + use<> {
-    let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    move |source| Error::Do { act, namespace, name, source: Box::new(source) }
 }

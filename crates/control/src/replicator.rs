@@ -29,7 +29,7 @@ use tombolo_runtime::{
     observe::{Observer, Watched},
     queue::{self, queue},
     remote::{NoIdentity, Remote},
-    shutdown::Shutdown,
+    task::Tasks,
     writer,
 };
 use tracing::info;
@@ -55,15 +55,9 @@ struct Peers {
 
 /// A replicator, which ends with this.
 struct Running {
-    shutdown: Shutdown,
+    _copies: Tasks,
     remote: Remote,
     local: String,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.shutdown.ask();
-    }
 }
 
 impl Peers {
@@ -98,19 +92,16 @@ impl Peers {
             return Ok(());
         }
         info!(cluster = %remote.cluster.cluster_name, "copying to {}", remote.url);
-        let shutdown = self.context.shutdown.child();
-        let pair = Pair {
-            context: self.context.clone(),
-            remote: remote.clone(),
-            local: local.clone(),
-            shutdown: shutdown.clone(),
-        };
         // Whoever was there before ends here.
-        running.insert(name, Running { shutdown, remote, local });
-        tokio::spawn(pair.clone().copy::<ResourceRequest>());
-        tokio::spawn(pair.clone().copy::<ResourceOffer>());
-        tokio::spawn(pair.clone().copy::<NetworkConfig>());
-        tokio::spawn(pair.copy::<NamespaceMap>());
+        running.remove(&name);
+        let context = self.context.clone();
+        let pair = Pair { context, remote: remote.clone(), local: local.clone() };
+        let mut copies = Tasks::new();
+        pair.start::<ResourceRequest>(&mut copies);
+        pair.start::<ResourceOffer>(&mut copies);
+        pair.start::<NetworkConfig>(&mut copies);
+        pair.start::<NamespaceMap>(&mut copies);
+        running.insert(name, Running { _copies: copies, remote, local });
         Ok(())
     }
 }
@@ -121,7 +112,6 @@ struct Pair {
     context: Arc<Context>,
     remote: Remote,
     local: String,
-    shutdown: Shutdown,
 }
 
 /// A kind that is copied.
@@ -143,6 +133,11 @@ impl Replicated for NetworkConfig {}
 impl Replicated for NamespaceMap {}
 
 impl Pair {
+    fn start<K: Replicated>(&self, copies: &mut Tasks) {
+        let name = format!("copies of {} to {}", K::kind(&()), self.remote.cluster.cluster_name);
+        copies.spawn(name, self.clone().copy::<K>());
+    }
+
     async fn copy<K: Replicated>(self) {
         let (queue, asked) = queue();
         let us = &self.context.settings.cluster_id;
@@ -154,18 +149,17 @@ impl Pair {
         let wanted = self.originals();
         seen.feed(&queue, move |object| wanted.has(object).then(|| object.name_any()));
 
-        let shutdown = self.shutdown.clone();
         let originals = Api::<K>::namespaced(self.context.client.clone(), &self.local);
         let wanted = self.originals();
         let copier = Copier { pair: self, originals, copies: there };
-        let work = queue::run("replicator", asked, async |name: String| {
+        queue::run("replicator", asked, async |name: String| {
             let original = seen.get(&copier.pair.local, &name);
             match original.filter(|original| wanted.has(&**original)) {
                 Some(original) => reconcile(&*original, &copier).await,
                 None => Ok(()),
             }
-        });
-        shutdown.or(work).await;
+        })
+        .await;
     }
 
     fn originals(&self) -> Originals {

@@ -14,6 +14,7 @@ use tracing::info;
 use crate::{
     context::MANAGER,
     network_config::{Error, Network, Tenant},
+    object_error::{self, ObjectError},
 };
 
 /// Shares the status of ForeignClusters with other controllers.
@@ -27,7 +28,7 @@ pub(crate) async fn reconcile(
 ) -> Result<(), Error> {
     let settled = settle(network, tenant, names).await;
     // Also what can't be settled is shown.
-    settled.and(show(network, tenant).await)
+    settled.and(show(network, tenant).await.map_err(Error::from))
 }
 
 async fn settle(
@@ -60,10 +61,10 @@ async fn make(
     network: &Network,
     tenant: &Tenant<'_>,
     names: Option<&Subnets>,
-) -> Result<(), Error> {
+) -> Result<(), ObjectError> {
     let client = network.context.client.clone();
     let endpoints = Api::<TunnelEndpoint>::namespaced(client, tenant.namespace);
-    let failed = |act, name: &str| Error::failed(act, tenant.namespace, name);
+    let failed = |act, name: &str| object_error::failed(act, tenant.namespace, name);
     match tenant.seen.tunnel_endpoint(&tenant.local, tenant.peer, names) {
         Act::Nothing => Ok(()),
         Act::Apply(endpoint) => {
@@ -87,7 +88,7 @@ async fn make(
     }
 }
 
-async fn show(network: &Network, tenant: &Tenant<'_>) -> Result<(), Error> {
+async fn show(network: &Network, tenant: &Tenant<'_>) -> Result<(), ObjectError> {
     let status = tenant.seen.foreign_cluster_status(&tenant.local, tenant.peer, Timestamp::now());
     let (Some(status), Some(cluster)) = (status, tenant.seen.foreign_cluster) else {
         return Ok(());
@@ -95,9 +96,6 @@ async fn show(network: &Network, tenant: &Tenant<'_>) -> Result<(), Error> {
     let clusters = Api::<ForeignCluster>::all(network.context.client.clone());
     let name = cluster.name_any();
     let shown = writer::apply_status(&clusters, STATUS_MANAGER, &name, &status).await;
-    writer::absent_is_fine(shown.map(drop)).map_err(Error::failed(
-        "apply the status of ForeignCluster",
-        "",
-        &name,
-    ))
+    let failed = object_error::failed("apply the status of ForeignCluster", "", &name);
+    writer::absent_is_fine(shown.map(drop)).map_err(failed)
 }

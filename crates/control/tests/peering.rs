@@ -1,6 +1,8 @@
 //! Two API servers, the controllers of both clusters, identities made by hand: a peering starts
 //! when it is asked for, survives what happens to it, and leaves nothing.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
@@ -20,7 +22,7 @@ use tombolo_api::{
     names::NAMESPACE,
     sharing::ResourceOffer,
 };
-use tombolo_control::{context::Context, health, offer, peering, replicator};
+use tombolo_control::testing::{Context, health, offer, peering, replicator};
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testbed::{Cluster, ClusterSpec, Component, Testbed, eventually};
 use tombolo_testing::Side;

@@ -1,10 +1,12 @@
 //! A ShadowPod whose pod's name is taken gets its pod once the name is free.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::ResourceExt;
 use serde_json::json;
 use tombolo_api::virtualkubelet::ShadowPod;
-use tombolo_control::shadow_pod::keep_up;
+use tombolo_control::testing::shadow_pod::keep_up;
 use tombolo_runtime::{events::Events, shutdown::Shutdown};
 use tombolo_testbed::{ClusterSpec, Testbed};
 use tombolo_testing::Side;

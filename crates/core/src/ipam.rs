@@ -50,7 +50,7 @@ pub struct Config {
 
 /// Everything the address service knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipam {
+pub struct IpamState {
     config: Config,
     clusters: BTreeMap<ClusterId, Subnets>,
     /// What peers were called until a while ago.
@@ -166,7 +166,7 @@ pub enum IpamError {
     },
 }
 
-impl Ipam {
+impl IpamState {
     /// The state that was stored. What can't be right any more, because the cluster's own
     /// networks are others now or somebody edited it, is left out: its peering makes it anew.
     pub fn load(

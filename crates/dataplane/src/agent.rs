@@ -50,7 +50,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
         bail!("the node's address {} is not IPv4: only that is served", settings.host_ip);
     };
     let (ready, is_ready) = watch::channel(false);
-    let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
+    let health = health::start(HEALTH_PORT, is_ready, shutdown.clone());
     let agent = Agent::start(node, &settings.node_name).await?;
     shutdown.or(agent.work(&ready)).await.transpose()?;
     Ok(health.await??)

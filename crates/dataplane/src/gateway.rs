@@ -17,7 +17,11 @@ use kube::{Api, Client};
 use tokio::{sync::watch, time};
 use tombolo_api::names::{GATEWAY_LEASE, NAMESPACE};
 use tombolo_runtime::{
-    client, health, lease, observe::Observer, settings::Settings, shutdown::Shutdown,
+    client, health,
+    lease::{self, Leading},
+    observe::Observer,
+    settings::Settings,
+    shutdown::Shutdown,
 };
 use tracing::{info, warn};
 
@@ -33,7 +37,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// next one on this node goes on with it, and when another node has the next one, the agent removes it.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (ready, is_ready) = watch::channel(false);
-    let health = tokio::spawn(health::serve(HEALTH_PORT, is_ready, shutdown.clone()));
+    let health = health::start(HEALTH_PORT, is_ready, shutdown.clone());
     let gateway = Gateway::new(client::local().await?, Place::here()?, settings, &shutdown);
     gateway.work(&ready).await;
     Ok(health.await??)
@@ -85,25 +89,24 @@ impl Gateway {
             self.shutdown.or(self.observer.changed()).await;
             return Ok(());
         }
-        let turn = self.shutdown.child();
-        let result = self.lead_and_serve(&turn).await;
-        turn.ask();
+        let mut leading = tokio::select! {
+            leading = self.lead() => leading,
+            () = self.uninstalling() => return Ok(()),
+        };
+        let result = self.serve_as_leader(&mut leading).await;
+        leading.end().await;
         result
     }
 
-    /// Does both until `turn` is asked to end, and with it whoever keeps the lease.
-    async fn lead_and_serve(&self, turn: &Shutdown) -> anyhow::Result<()> {
-        let leading = tokio::select! {
-            leading = self.lead(turn) => leading,
-            () = self.uninstalling() => return Ok(()),
-        };
+    /// Serves until another gateway is active, or none is to be.
+    async fn serve_as_leader(&self, leading: &mut Leading) -> anyhow::Result<()> {
         if self.shutdown.is_asked() {
             return Ok(());
         }
         let result = tokio::select! {
             result = self.serve() => result,
             () = self.uninstalling() => Ok(()),
-            () = self.replaced(leading, turn) => Ok(()),
+            () = self.replaced(leading) => Ok(()),
             () = self.shutdown.asked() => return Ok(()),
         };
         // Another node has the gateway, or none any more.
@@ -119,25 +122,25 @@ impl Gateway {
         session.work().await
     }
 
-    async fn lead(&self, turn: &Shutdown) -> Shutdown {
-        let name = &self.settings.pod_name;
-        lease::lead(self.client.clone(), NAMESPACE, GATEWAY_LEASE, name, turn).await.shutdown
+    async fn lead(&self) -> Leading {
+        let (client, name) = (self.client.clone(), &self.settings.pod_name);
+        lease::lead(client, NAMESPACE, GATEWAY_LEASE, name, &self.shutdown).await
     }
 
     /// Waits until another gateway is active. As long as nobody can tell, for one because the API
     /// server is away, this one goes on: traffic does not depend on it.
-    async fn replaced(&self, mut leading: Shutdown, turn: &Shutdown) {
+    async fn replaced(&self, leading: &mut Leading) {
         let api = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE);
         loop {
-            leading.asked().await;
+            leading.shutdown.asked().await;
             self.shutdown.or(time::sleep(RETRY)).await;
             let Ok(lease) = api.get_opt(GATEWAY_LEASE).await else { continue };
             let holder = lease.and_then(|lease| lease.spec?.holder_identity);
             if holder.is_some_and(|it| !it.is_empty() && it != self.settings.pod_name) {
                 return;
             }
-            if let Ok(again) = time::timeout(RETRY, self.lead(turn)).await {
-                leading = again;
+            if let Ok(again) = time::timeout(RETRY, self.lead()).await {
+                *leading = again;
             }
         }
     }

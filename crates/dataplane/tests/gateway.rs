@@ -1,6 +1,8 @@
 //! The gateway as its pod runs it, with a real API server; the clusters that it joins are made of
 //! network namespaces. Needs root.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 mod common;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};

@@ -2,8 +2,8 @@
 //! about one pod is passed on to the remote cluster's API server, byte by byte.
 
 mod auth;
+mod kubelet_request;
 mod proxy;
-mod route;
 mod tls;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -19,12 +19,12 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::timeout,
 };
-use tombolo_runtime::settings::Settings;
+use tombolo_runtime::{settings::Settings, task::Background};
 use tracing::debug;
 
 use crate::{peer::Peer, pods::Pods};
 use auth::{Authorizer, Caller};
-use route::Route;
+use kubelet_request::KubeletRequest;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -34,6 +34,9 @@ type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 pub(crate) struct Gate {
     tls: tls::Tls,
     authorizer: Authorizer,
+    /// Streams to pods. They outlive the connections that they were asked for on, and a change of
+    /// the client of their remote cluster.
+    streams: Background,
 }
 
 impl std::fmt::Debug for Gate {
@@ -46,7 +49,8 @@ impl Gate {
     /// Follows which certificates this cluster takes.
     pub(crate) fn open(client: Client, settings: &Settings) -> Result<Arc<Self>, tls::TlsError> {
         let tls = tls::Tls::new(client.clone(), settings.pod_ip)?;
-        Ok(Arc::new(Self { tls, authorizer: Authorizer::new(client) }))
+        let (authorizer, streams) = (Authorizer::new(client), Background::default());
+        Ok(Arc::new(Self { tls, authorizer, streams }))
     }
 }
 
@@ -59,12 +63,12 @@ pub(crate) async fn serve(
 ) {
     let shutdown = peer.shutdown.clone();
     let node = Arc::new(NodeApi { gate, peer, pods });
+    let connections = Background::default();
     let accepting = async {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let (node, shutdown) = (node.clone(), shutdown.clone());
-                    tokio::spawn(async move { shutdown.or(node.converse(stream)).await });
+                    connections.spawn("kubelet API connection", node.clone().converse(stream));
                 }
                 Err(error) => {
                     debug!("accept a connection: {error}");
@@ -120,14 +124,16 @@ impl NodeApi {
                 return text(StatusCode::INTERNAL_SERVER_ERROR, &why);
             }
         }
-        match Route::parse(request.uri().path(), request.uri().query().unwrap_or_default()) {
+        match KubeletRequest::parse(request.uri().path(), request.uri().query().unwrap_or_default())
+        {
             None => text(StatusCode::NOT_FOUND, "virtual nodes do not have this"),
-            Some(Route::Health) => text(StatusCode::OK, "ok"),
-            Some(Route::Pods) => self.list(),
-            Some(Route::Pod(call)) => match self.pods.find(&call.namespace, &call.pod) {
+            Some(KubeletRequest::Health) => text(StatusCode::OK, "ok"),
+            Some(KubeletRequest::Pods) => self.list(),
+            Some(KubeletRequest::Pod(call)) => match self.pods.find(&call.namespace, &call.pod) {
                 Some((_, twin)) => {
                     let path = call.path_there(&twin);
-                    proxy::pass_on(&self.peer.remote.client, request, &path).await
+                    let (remote, streams) = (&self.peer.remote.client, &self.gate.streams);
+                    proxy::pass_on(remote, request, &path, streams).await
                 }
                 None => {
                     let why = format!(

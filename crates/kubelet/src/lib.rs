@@ -27,13 +27,14 @@ const HEALTH_PORT: u16 = 8083;
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (alive, ready) = watch::channel(false);
-    let health = tokio::spawn(health::serve(HEALTH_PORT, ready, shutdown.clone()));
+    let health = health::start(HEALTH_PORT, ready, shutdown.clone());
     alive.send_replace(true);
     while !shutdown.is_asked() {
         let identity = &settings.pod_name;
         let leading =
             leadership::lead(client.clone(), NAMESPACE, MANAGER, identity, &shutdown).await;
-        serve(client.clone(), settings.clone(), leading.shutdown).await?;
+        serve(client.clone(), settings.clone(), leading.shutdown.clone()).await?;
+        leading.end().await;
     }
     health.await??;
     Ok(())

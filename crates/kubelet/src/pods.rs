@@ -23,7 +23,7 @@ use tombolo_api::{
 };
 use tombolo_core::reflect::{
     pod::{
-        RawPod, Route,
+        ClusterPair, RawPod,
         decide::{self, Home, Remote, Seen, Twin},
         restarts::Restarts,
     },
@@ -223,9 +223,11 @@ impl Pods {
             shadow: shadow.as_deref(),
             remote: remote.as_deref(),
         };
-        let route =
-            Route { home: &self.peer.settings.cluster_id, remote: &self.peer.cluster.cluster_id };
-        let decision = decide::decide(seen, route, from);
+        let clusters = ClusterPair {
+            home: &self.peer.settings.cluster_id,
+            remote: &self.peer.cluster.cluster_id,
+        };
+        let decision = decide::decide(seen, clusters, from);
         // What is known goes home even when the remote cluster does not answer.
         let at_home = match home.as_deref() {
             Some(pod) => self.do_at_home(pod, decision.home, decision.restarts.as_ref()).await,

@@ -10,9 +10,9 @@ mod left;
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
+use kube::Resource as _;
 use tokio::{sync::OnceCell, time::sleep};
-use tokio_util::task::AbortOnDropHandle;
-use tombolo_runtime::chain::Chain;
+use tombolo_runtime::{chain::Chain, task::Task};
 use tonic::transport::Channel;
 use tracing::{info, warn};
 
@@ -38,13 +38,16 @@ pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Chann
     let addresses = Arc::new(Addresses::new(peer.cluster.cluster_id.clone(), address_service));
     let left = OnceCell::new();
     let mut namespaces = peer.namespaces.clone();
-    let mut flows: BTreeMap<(String, String), Vec<AbortOnDropHandle<()>>> = BTreeMap::new();
+    let mut flows: BTreeMap<(String, String), Vec<Task>> = BTreeMap::new();
     let work = async {
         loop {
             let wanted = namespaces.borrow_and_update().clone();
             let is_gone = |pair: &(String, String)| wanted.get(&pair.0) != Some(&pair.1);
             for (pair, flows) in flows.extract_if(.., |pair, _| is_gone(pair)) {
-                end(flows).await;
+                // Once they have ended they use nothing any more.
+                for flow in flows {
+                    flow.stop().await;
+                }
                 addresses.leave(&pair.0);
             }
             for pair in wanted {
@@ -90,21 +93,13 @@ async fn give_back(
     std::future::pending().await
 }
 
-/// Once they have ended they use nothing any more.
-async fn end(flows: Vec<AbortOnDropHandle<()>>) {
-    for flow in flows {
-        flow.abort();
-        // All that can be wrong is that it was aborted.
-        let _ = flow.await;
-    }
-}
-
 fn start<K: Kind>(
     peer: &Arc<Peer>,
     homes: &Homes,
     addresses: &Arc<Addresses>,
     (home, remote): &(String, String),
-) -> AbortOnDropHandle<()> {
+) -> Task {
     let flow = Flow::<K>::new(peer.clone(), homes.of(home), addresses.clone(), home, remote);
-    AbortOnDropHandle::new(tokio::spawn(flow.run()))
+    let name = format!("reflection of {}s in {home}", K::Home::kind(&()));
+    Task::spawn(name, flow.run())
 }

@@ -7,7 +7,7 @@ use kube::{
     Api, Client, ResourceExt,
     runtime::{reflector::Store, watcher},
 };
-use tokio::{sync::watch, task::JoinSet};
+use tokio::sync::watch;
 use tombolo_api::{
     ClusterId, ClusterIdentity,
     discovery::ForeignCluster,
@@ -20,7 +20,9 @@ use tombolo_core::{
     node::{self, Namespaces, Stage},
     translate::{Mismatch, Networks, PeerNetworks},
 };
-use tombolo_runtime::{observe::Observer, remote::Remotes, settings::Settings, shutdown::Shutdown};
+use tombolo_runtime::{
+    observe::Observer, remote::Remotes, settings::Settings, shutdown::Shutdown, task::Tasks,
+};
 use tracing::warn;
 
 use crate::{
@@ -44,7 +46,7 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
         shutdown: shutdown.clone(),
     };
     let mut running: BTreeMap<Key, Running> = BTreeMap::new();
-    let mut tasks = JoinSet::new();
+    let mut tasks = Tasks::new();
     let mut wrong = BTreeMap::new();
     let work = async {
         seen.observer.filled().await;
@@ -62,7 +64,7 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
         }
     };
     shutdown.or(work).await;
-    while tasks.join_next().await.is_some() {}
+    tasks.join_all().await;
 }
 
 /// A virtual node that runs, and how it hears of what it depends on.
@@ -122,7 +124,7 @@ impl Seen {
         shared: &Shared,
         networks: &BTreeMap<ClusterId, Networks>,
         running: &mut BTreeMap<Key, Running>,
-        tasks: &mut JoinSet<Key>,
+        tasks: &mut Tasks<Key>,
     ) {
         let mut gone: Vec<Key> = running.keys().cloned().collect();
         for offer in self.offers.state() {
@@ -174,11 +176,11 @@ impl Seen {
     }
 }
 
-fn start(key: Key, shared: &Shared, snapshot: Snapshot, tasks: &mut JoinSet<Key>) -> Running {
+fn start(key: Key, shared: &Shared, snapshot: Snapshot, tasks: &mut Tasks<Key>) -> Running {
     let cluster = snapshot.cluster.clone();
     let (running, sources) = Running::new(snapshot);
     let shared = shared.clone();
-    tasks.spawn(async move {
+    tasks.spawn(format!("virtual node of {}", cluster.cluster_name), async move {
         virtual_node::live(shared, cluster, sources).await;
         key
     });

@@ -11,7 +11,6 @@ use kube::{Api, Client, ResourceExt};
 use tokio::{
     net::TcpListener,
     sync::watch,
-    task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tombolo_api::{
@@ -30,6 +29,7 @@ use tombolo_runtime::{
     remote::{NoIdentity, Remotes},
     settings::Settings,
     shutdown::Shutdown,
+    task::Tasks,
     writer,
 };
 use tracing::{info, warn};
@@ -173,11 +173,14 @@ async fn life(
     let (port, listener) = port.map_err(|source| LifeError::Listen(node.clone(), source))?;
 
     let (pods, asked) = Pods::new(peer.clone(), sources.pods.clone());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(node::keep(peer.clone(), port, sources.inputs.clone(), peer.shutdown.child()));
-    tasks.spawn(pods.clone().run(asked));
-    tasks.spawn(api::serve(listener, shared.gate.clone(), peer.clone(), pods.clone()));
-    tasks.spawn(reflection::run(peer.clone(), shared.homes.clone()));
+    let mut tasks = Tasks::new();
+    let kept = node::keep(peer.clone(), port, sources.inputs.clone(), peer.shutdown.child());
+    tasks.spawn(format!("node {node}"), kept);
+    tasks.spawn(format!("pods of {node}"), pods.clone().run(asked));
+    let served = api::serve(listener, shared.gate.clone(), peer.clone(), pods.clone());
+    tasks.spawn(format!("kubelet API of {node}"), served);
+    let reflected = reflection::run(peer.clone(), shared.homes.clone());
+    tasks.spawn(format!("reflection to {}", cluster.cluster_name), reflected);
     info!(node, cluster = %cluster.cluster_name, port, "serving the virtual node");
 
     let mut inputs = sources.inputs.clone();
@@ -197,7 +200,7 @@ async fn life(
         return Ok(());
     }
     peer.shutdown.ask();
-    while tasks.join_next().await.is_some() {}
+    tasks.join_all().await;
     node::remove(&peer).await?;
     release(shared, &offer).await?;
     info!(node, "the virtual node is gone");

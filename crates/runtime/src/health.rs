@@ -1,6 +1,8 @@
 //! Answers the kubelet's probes: alive as long as it answers, ready when the component says so. What
 //! Prometheus asks for is answered on the same port.
 
+use std::io;
+
 use axum::{
     Router,
     http::{StatusCode, header::CONTENT_TYPE},
@@ -9,14 +11,40 @@ use axum::{
 };
 use tokio::{net::TcpListener, sync::watch};
 
-use crate::{listen, metrics, shutdown::Shutdown};
+use crate::{listen, metrics, shutdown::Shutdown, task::Task};
+
+/// Name of the task that answers probes.
+pub const TASK: &str = "probes";
+
+/// Probes are not answered.
+#[derive(Debug, thiserror::Error)]
+#[error("answer probes on port {port}")]
+pub struct Error {
+    /// The port of the probes.
+    port: u16,
+    /// What failed.
+    source: io::Error,
+}
+
+/// Answers in a task of its own, until the end is asked for.
+pub fn start(
+    port: u16,
+    ready: watch::Receiver<bool>,
+    shutdown: Shutdown,
+) -> Task<Result<(), Error>> {
+    Task::spawn_fallible(TASK, serve(port, ready, shutdown))
+}
 
 /// Serves `/healthz`, `/readyz` and `/metrics` until the end is asked for.
 pub async fn serve(
     port: u16,
     ready: watch::Receiver<bool>,
     shutdown: Shutdown,
-) -> std::io::Result<()> {
+) -> Result<(), Error> {
+    answer(port, ready, shutdown).await.map_err(|source| Error { port, source })
+}
+
+async fn answer(port: u16, ready: watch::Receiver<bool>, shutdown: Shutdown) -> io::Result<()> {
     let listener = TcpListener::from_std(listen::everywhere(port)?)?;
     let is_ready = async move || {
         if *ready.borrow() {

@@ -2,7 +2,7 @@
 //! the version of what it writes. No clock is compared with another machine's: a lease has ended
 //! when it has not changed for its duration, by the clock of whoever waits for it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -19,24 +19,27 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use crate::shutdown::Shutdown;
+use crate::{shutdown::Shutdown, task::Task};
 
 const DURATION: Duration = Duration::from_secs(8);
 const RENEW: Duration = Duration::from_secs(2);
 
-/// What a leader has. Clones are the same leadership.
+/// What a leader has. Clones are the same leadership: when the last one is dropped, the lease is
+/// neither renewed nor given back.
 #[derive(Clone, Debug)]
 pub struct Leading {
     /// Asked for when the leadership is lost, and noticed to be lost.
     pub shutdown: Shutdown,
     /// When the lease was last renewed; None if there is nobody to share it with.
     renewed: Option<watch::Receiver<Instant>>,
+    /// Renews the lease, and gives it back.
+    renewal: Option<Arc<Task>>,
 }
 
 impl Leading {
     /// One who shares the lead with nobody.
     pub fn alone(shutdown: Shutdown) -> Self {
-        Self { shutdown, renewed: None }
+        Self { shutdown, renewed: None, renewal: None }
     }
 
     /// Whether somebody else may lead, by this process's own clock. One that was frozen is told so
@@ -44,6 +47,14 @@ impl Leading {
     pub fn is_over(&self) -> bool {
         let renewed = self.renewed.as_ref().map(|renewed| *renewed.borrow());
         self.shutdown.is_asked() || renewed.is_some_and(|renewed| left(renewed).is_zero())
+    }
+
+    /// Asks for the end, and waits until the lease is given back, but not for long.
+    pub async fn end(self) {
+        self.shutdown.ask();
+        if let Some(renewal) = &self.renewal {
+            let _ = timeout(RENEW, renewal.ended()).await;
+        }
     }
 }
 
@@ -74,9 +85,9 @@ pub async fn lead(
     }
     info!(lease = name, identity, "leading");
     let shutdown = shutdown.child();
-    let leading = Leading { shutdown, renewed: Some(candidate.renewed.subscribe()) };
-    tokio::spawn(candidate.keep(leading.shutdown.clone()));
-    leading
+    let renewed = Some(candidate.renewed.subscribe());
+    let renewal = Task::spawn(format!("lease {name}"), candidate.keep(shutdown.clone()));
+    Leading { shutdown, renewed, renewal: Some(Arc::new(renewal)) }
 }
 
 struct Candidate {

@@ -8,6 +8,8 @@ pub mod finalizer;
 pub mod health;
 pub mod lease;
 pub mod listen;
+#[cfg(test)]
+mod log_record;
 pub mod metrics;
 pub mod mutual_tls;
 pub mod observe;
@@ -15,6 +17,7 @@ pub mod queue;
 pub mod remote;
 pub mod settings;
 pub mod shutdown;
+pub mod task;
 pub mod telemetry;
 pub mod time_limit;
 pub mod writer;

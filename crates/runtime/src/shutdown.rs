@@ -3,6 +3,8 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::task::Task;
+
 /// Whether it is time to stop. Clones hear the same; children can also be stopped alone.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(CancellationToken);
@@ -13,20 +15,20 @@ impl Shutdown {
         Self::default()
     }
 
-    /// Asked for by SIGTERM and SIGINT.
-    pub fn on_signals() -> std::io::Result<Self> {
+    /// Asked for by SIGTERM and SIGINT, as long as the task is there.
+    pub fn on_signals() -> std::io::Result<(Self, Task)> {
         let shutdown = Self::new();
         let (mut term, mut int) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let token = shutdown.clone();
-        tokio::spawn(async move {
+        let task = Task::spawn("signals", async move {
             tokio::select! {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
             }
             token.ask();
         });
-        Ok(shutdown)
+        Ok((shutdown, task))
     }
 
     /// Asks for the end.

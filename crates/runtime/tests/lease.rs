@@ -1,5 +1,7 @@
 //! Who leads, by a Lease of a real API server. Needs root.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};

@@ -1,6 +1,8 @@
 //! A client of an API server that nothing comes back from: what is under way fails in time, and
 //! the same client works once there are answers again. Needs root.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 use std::{pin::pin, time::Duration};
 
 use futures::StreamExt;

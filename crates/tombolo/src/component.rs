@@ -29,7 +29,7 @@ pub enum Component {
 pub fn run(component: Component) -> Result<()> {
     telemetry::init();
     tokio::runtime::Runtime::new()?.block_on(async {
-        let shutdown = Shutdown::on_signals().context("listen for signals")?;
+        let (shutdown, _signals) = Shutdown::on_signals().context("listen for signals")?;
         match component {
             Component::Control(settings) => tombolo_control::control::run(settings, shutdown).await,
             Component::Auth(settings) => tombolo_control::auth::run(settings, shutdown).await,

@@ -19,7 +19,7 @@ use tombolo_api::{
 use tombolo_core::identity::{
     Admission, MOST_IDENTITIES, Record, admit, hash, record_name, return_token_name, token_in,
 };
-use tombolo_runtime::{observe::Watched, writer};
+use tombolo_runtime::{observe::Watched, task::Background, writer};
 use tracing::{error, warn};
 
 use super::{Failure, limits::Limits};
@@ -36,6 +36,8 @@ pub(super) struct Requests {
     records: Api<Secret>,
     /// The same, as they were a moment ago.
     seen: Watched<Secret>,
+    /// What callers do not wait for.
+    background: Arc<Background>,
 }
 
 /// By what a request is let in.
@@ -61,8 +63,8 @@ enum Answer {
 #[derive(Debug)]
 pub(super) struct Recorded {
     secret: Secret,
-    /// Where it is given back, if it is.
-    unclaimed: Option<Api<Secret>>,
+    /// Where it is given back, if it is, and by whom.
+    unclaimed: Option<(Api<Secret>, Arc<Background>)>,
 }
 
 impl Recorded {
@@ -75,10 +77,10 @@ impl Recorded {
 /// However it comes that nobody waits any more: there was no answer in time, or who asked hung up.
 impl Drop for Recorded {
     fn drop(&mut self) {
-        let Some(records) = self.unclaimed.take() else { return };
+        let Some((records, background)) = self.unclaimed.take() else { return };
         let secret = std::mem::take(&mut self.secret);
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
+        if Handle::try_current().is_ok() {
+            background.spawn("give an identity back", async move {
                 if let Err(error) = mark_released(&records, &secret).await {
                     warn!("give back what nobody waits for: {}: {error}", secret.name_any());
                 }
@@ -88,10 +90,10 @@ impl Drop for Recorded {
 }
 
 impl Requests {
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, background: Arc<Background>) -> Self {
         let records = Api::namespaced(client, AUTH_NAMESPACE);
         let only = watcher::Config::default().labels(&format!("{IDENTITY_RECORD_LABEL}=true"));
-        Self { seen: Watched::new(records.clone(), only), records }
+        Self { seen: Watched::new(records.clone(), only), records, background }
     }
 
     pub async fn ready(&self) {
@@ -141,7 +143,7 @@ impl Requests {
             }
         };
         // Who asked does not have to wait for that.
-        tokio::spawn(forget(self.records.clone(), secret));
+        self.background.spawn("forget an answer", forget(self.records.clone(), secret));
         Ok(IdentityResponse { kubeconfig })
     }
 
@@ -244,7 +246,8 @@ impl Requests {
             };
             match written {
                 Ok(secret) => {
-                    let unclaimed = new.nonce_hash.is_none().then(|| self.records.clone());
+                    let owner = || (self.records.clone(), self.background.clone());
+                    let unclaimed = new.nonce_hash.is_none().then(owner);
                     return Ok(Recorded { secret, unclaimed });
                 }
                 Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
@@ -374,7 +377,8 @@ mod tests {
         let written = Written::default();
         let noted = written.clone();
         let server = move |request| respond(request, list.clone(), noted.clone());
-        let requests = Requests::new(Client::new(service_fn(server), AUTH_NAMESPACE));
+        let requests =
+            Requests::new(Client::new(service_fn(server), AUTH_NAMESPACE), Arc::default());
         requests.ready().await;
         (requests, written)
     }

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use kube::{Api, Client, ResourceExt, runtime::watcher};
 use tokio::{
     sync::watch,
-    task::JoinSet,
     time::{Instant, sleep_until},
 };
 use tombolo_api::{
@@ -19,7 +18,7 @@ use tombolo_api::{
     discovery::{ForeignCluster, SearchDomain},
 };
 use tombolo_core::discovery::{Listed, Search, is_introduced, next_search};
-use tombolo_runtime::{observe::Watched, writer};
+use tombolo_runtime::{observe::Watched, task::Tasks, writer};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -39,7 +38,7 @@ pub(super) struct Domains {
     changes: watch::Receiver<u64>,
     servers: Servers,
     searched: BTreeMap<Key, Searched>,
-    searches: JoinSet<(Key, Search)>,
+    searches: Tasks<(Key, Search)>,
 }
 
 /// UID of a SearchDomain, and the domain that it names.
@@ -59,7 +58,7 @@ impl Domains {
         let api = Api::<SearchDomain>::all(client);
         let watched = Watched::new(api.clone(), watcher::Config::default());
         let (changes, searched) = (watched.changes(), BTreeMap::new());
-        Self { api, watched, changes, servers, searched, searches: JoinSet::new() }
+        Self { api, watched, changes, servers, searched, searches: Tasks::new() }
     }
 
     /// Waits until they are known.
@@ -84,8 +83,7 @@ impl Domains {
                             return (domain, search);
                         }
                     }
-                    Err(error) => {
-                        warn!("search a domain: {error}");
+                    Err(_) => {
                         let broken = self.searched.values_mut().filter(|it| it.next.is_none());
                         broken.for_each(|it| it.next = Some(Instant::now() + AFTER_A_CRASH));
                     }
@@ -165,7 +163,8 @@ impl Domains {
             if searched.next.is_some_and(|next| next <= now) {
                 searched.next = None;
                 let (servers, known) = (self.servers, entries.all());
-                self.searches.spawn(async move {
+                let name = format!("search of domain {}", domain.spec.domain);
+                self.searches.spawn(name, async move {
                     let mut search = dns::search(servers, &domain.spec.domain).await;
                     if let Ok(found) = &mut search.answer {
                         let clusters = std::mem::take(&mut found.clusters);

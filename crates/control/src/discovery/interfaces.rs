@@ -12,8 +12,8 @@ use netlink_packet_route::{
 };
 use rtnetlink::{Handle, MulticastGroup, sys::SocketAddr};
 use tokio::time::{Instant, sleep_until};
-use tokio_util::task::AbortOnDropHandle;
 use tombolo_core::discovery::Interface;
+use tombolo_runtime::task::Task;
 
 /// Changes come in crowds, as when a pod starts: they are looked at together.
 const CROWD: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ pub(super) struct Interfaces {
     messages: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>,
     /// When to look, as something has changed.
     due: Option<Instant>,
-    _connection: AbortOnDropHandle<()>,
+    _connection: Task,
 }
 
 impl Interfaces {
@@ -31,7 +31,7 @@ impl Interfaces {
     pub fn watch() -> io::Result<Self> {
         let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
         let (connection, handle, messages) = rtnetlink::new_multicast_connection(&groups)?;
-        let connection = AbortOnDropHandle::new(tokio::spawn(connection));
+        let connection = Task::spawn("netlink connection", connection);
         Ok(Self { handle, messages, due: None, _connection: connection })
     }
 

@@ -15,10 +15,12 @@ use tokio::{
     sync::Notify,
     time::{sleep, timeout},
 };
-use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::names::MDNS_SERVICE;
 use tombolo_core::discovery::{ANSWER, Announcement, Interface, NotAnAnnouncement};
-use tombolo_runtime::metrics::{self, Step};
+use tombolo_runtime::{
+    metrics::{self, Step},
+    task::Task,
+};
 use tracing::{debug, info, warn};
 
 /// How long it may take to say goodbye.
@@ -53,7 +55,7 @@ pub(super) struct Mdns {
     /// Index and address of each interface that is spoken on. The daemon looks here, too.
     spoken_on: Arc<Mutex<BTreeSet<(u32, IpAddr)>>>,
     announced: Option<Announced>,
-    search: Option<AbortOnDropHandle<()>>,
+    search: Option<Task>,
     inbox: Arc<Inbox>,
 }
 
@@ -137,7 +139,7 @@ impl Mdns {
         if begins {
             let events = self.daemon.browse(&domain())?;
             let listen = listen(self.daemon.clone(), events, self.inbox.clone());
-            self.search = Some(AbortOnDropHandle::new(tokio::spawn(listen)));
+            self.search = Some(Task::spawn("mDNS search", listen));
         } else if !search && self.search.is_some() {
             self.daemon.stop_browse(&domain())?;
             self.search = None;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use http::{Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -22,7 +23,6 @@ use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use tokio::{net::TcpStream, sync::Mutex, time::timeout};
 use tokio_rustls::TlsConnector;
-use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::{
     Fingerprint,
     auth::{
@@ -30,6 +30,7 @@ use tombolo_api::{
         Refusal,
     },
 };
+use tombolo_runtime::task::Task;
 
 const CONNECTING: Duration = Duration::from_secs(5);
 /// The other side waits ten seconds for its control plane.
@@ -57,7 +58,7 @@ pub(crate) struct AuthService {
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     shown: Fingerprint,
-    _task: AbortOnDropHandle<()>,
+    _task: Task,
 }
 
 /// There was no answer, or not the one that was hoped for.
@@ -240,7 +241,7 @@ async fn connect((host, port): (&str, u16)) -> io::Result<Connection> {
     let (sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     // How it ended, whoever sends over it next is told.
-    let task = AbortOnDropHandle::new(tokio::spawn(async move { drop(connection.await) }));
+    let task = Task::spawn("connection to an auth service", connection.map(drop));
     Ok(Connection { sender, shown, _task: task })
 }
 

@@ -20,7 +20,7 @@ use kube::{
 };
 use tokio::time::timeout;
 use tombolo_core::identity::Subject;
-use tombolo_runtime::{chain::Chain, writer};
+use tombolo_runtime::{chain::Chain, task::Background, writer};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
@@ -38,6 +38,8 @@ const ABSENCE: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub(super) struct Signer {
     absent_since: Mutex<Option<Instant>>,
+    /// Deletes requests that were answered, or not.
+    deletions: Background,
 }
 
 impl Signer {
@@ -58,7 +60,7 @@ impl Signer {
         let name = format!("liqo-{}-{}", subject.cluster_id, Uuid::new_v4());
         let signed = timeout(PATIENCE, ask(&requests, &name, request)).await;
         // Nobody has to wait for that; Kubernetes deletes what is left of them, too.
-        tokio::spawn(async move {
+        self.deletions.spawn("delete a CertificateSigningRequest", async move {
             let deleted = requests.delete(&name, &Default::default()).await.map(drop);
             if let Err(error) = writer::absent_is_fine(deleted) {
                 debug!("delete CertificateSigningRequest {name}: {error}");

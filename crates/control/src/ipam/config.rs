@@ -18,7 +18,7 @@ use tombolo_runtime::{
 
 use tracing::warn;
 
-use super::Ipam;
+use super::Requests;
 
 /// The settings as they are now.
 pub(super) async fn read(client: &Client, settings: &Settings) -> kube::Result<Config> {
@@ -30,7 +30,12 @@ pub(super) async fn read(client: &Client, settings: &Settings) -> kube::Result<C
 }
 
 /// Tells the service whenever they change.
-pub(super) async fn follow(watches: Watches, settings: Settings, ipam: Ipam, shutdown: Shutdown) {
+pub(super) async fn follow(
+    watches: Watches,
+    settings: Settings,
+    requests: Requests,
+    shutdown: Shutdown,
+) {
     let mut observer = Observer::new();
     let (nodes, configs) = (observer.share(watches.of()), observer.share(watches.of()));
     if shutdown.or(observer.filled()).await.is_none() {
@@ -47,10 +52,10 @@ pub(super) async fn follow(watches: Watches, settings: Settings, ipam: Ipam, shu
         }
         known = Some(config.clone());
         // Not stored: it counts all the same, and is stored with what comes next.
-        if let Ok(Err(error)) = ipam.ask(move |state, _| state.configure(config)).await {
+        if let Ok(Err(error)) = requests.send(move |state, _| state.configure(config)).await {
             warn!("the external network stays as it is: {error}");
         }
-        ipam.configured.send_replace(());
+        requests.configured.send_replace(());
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout_at},
 };
-use tombolo_core::ipam::{Config, Ipam as State};
+use tombolo_core::ipam::{Config, IpamState};
 use tombolo_runtime::{chain::Chain, shutdown::Shutdown};
 use tracing::{debug, warn};
 
@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Does something with the state, now, and says what to do when that is stored.
-pub(super) type Request = Box<dyn FnOnce(&mut State, Timestamp) -> Reply + Send>;
+pub(super) type Request = Box<dyn FnOnce(&mut IpamState, Timestamp) -> Reply + Send>;
 /// Called with whether the state was stored.
 type Reply = Box<dyn FnOnce(bool) + Send>;
 
@@ -32,7 +32,7 @@ const WAKE: usize = 1024;
 const WAKE_LATER: SignedDuration = SignedDuration::from_secs(10);
 
 pub(super) struct Owner {
-    state: State,
+    state: IpamState,
     store: Store,
     inbox: mpsc::Receiver<Request>,
     shutdown: Shutdown,
@@ -66,7 +66,7 @@ impl Owner {
         Ok(Self { state, store, inbox, shutdown, clock, expected: 0, took: Duration::ZERO })
     }
 
-    pub(super) fn state(&self) -> &State {
+    pub(super) fn state(&self) -> &IpamState {
         &self.state
     }
 
@@ -174,9 +174,10 @@ impl Owner {
     }
 }
 
-async fn load(config: Config, store: &mut Store, now: Timestamp) -> Result<State, StartError> {
+async fn load(config: Config, store: &mut Store, now: Timestamp) -> Result<IpamState, StartError> {
     let Stored { storages, mappings } = store.claim(now).await.map_err(StartError::Read)?;
-    let mut state = State::load(config, &storages, &mappings, now).map_err(StartError::External)?;
+    let mut state =
+        IpamState::load(config, &storages, &mappings, now).map_err(StartError::External)?;
     store.write(&mut state, now).await.map_err(StartError::Write)?;
     store.tell_all(&state).await.map_err(StartError::Write)?;
     Ok(state)

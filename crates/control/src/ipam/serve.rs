@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{
+    net::TcpListener,
+    time::{sleep, timeout},
+};
 use tombolo_api::ipam::{
     DESCRIPTORS,
     ipam_server::{IpamServer, SERVICE_NAME},
@@ -11,13 +14,13 @@ use tombolo_runtime::{lease::Leading, listen};
 use tonic::transport::{Server, server::TcpIncoming};
 use tonic_health::{ServingStatus, server::health_reporter};
 
-use super::{Ipam, certificates::Tls, incoming::incoming, service::Service};
+use super::{AddressService, certificates::Tls, incoming::Incoming, service::Service};
 
 /// More than the largest batch takes.
 const MAX_MESSAGE: usize = 2 << 20;
 /// A client that is gone without a word is noticed.
 const PING: Duration = Duration::from_secs(30);
-/// How long those that are still asking are waited for in the end.
+/// How long those that are still asking are waited for in the end, and then what is still written.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// The gRPC service ended too early.
@@ -39,7 +42,7 @@ pub enum ServeError {
     Serve(#[source] tonic::transport::Error),
 }
 
-impl Ipam {
+impl AddressService {
     /// Answers over gRPC as long as this replica leads: whoever asks or, with `tls`, only those who
     /// show a certificate.
     pub async fn serve(
@@ -75,8 +78,8 @@ impl Ipam {
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()?;
-        let service =
-            IpamServer::new(Service::new(self, leading)).max_decoding_message_size(MAX_MESSAGE);
+        let service = IpamServer::new(Service::new(self.clone(), leading))
+            .max_decoding_message_size(MAX_MESSAGE);
         let router = Server::builder()
             .http2_keepalive_interval(Some(PING))
             .add_service(service)
@@ -85,7 +88,7 @@ impl Ipam {
         let server = async {
             match tls {
                 Some(tls) => {
-                    let incoming = incoming(listener, tls);
+                    let incoming = Incoming::new(listener, tls);
                     router.serve_with_incoming_shutdown(incoming, end).await
                 }
                 None => {
@@ -99,9 +102,11 @@ impl Ipam {
             shutdown.asked().await;
             sleep(DRAIN).await;
         };
-        tokio::select! {
+        let served = tokio::select! {
             served = server => served.map_err(ServeError::Serve),
             () = patience => Ok(()),
-        }
+        };
+        let _ = timeout(DRAIN, self.closed()).await;
+        served
     }
 }

@@ -15,19 +15,19 @@ use tombolo_api::{
         get_remote_pod_ip_result, ipam_server, map_result, unmap_result,
     },
 };
-use tombolo_core::ipam::{Ipam as State, IpamError, MappingOwner};
+use tombolo_core::ipam::{IpamError, IpamState, MappingOwner};
 use tombolo_runtime::lease::Leading;
 use tonic::{Code, Request, Response, Status};
 
-use super::{AskError, Ipam};
+use super::{AddressService, AskError};
 
 pub(super) struct Service {
-    ipam: Ipam,
+    ipam: AddressService,
     leading: Leading,
 }
 
 impl Service {
-    pub(super) fn new(ipam: Ipam, leading: Leading) -> Self {
+    pub(super) fn new(ipam: AddressService, leading: Leading) -> Self {
         Self { ipam, leading }
     }
 
@@ -35,7 +35,7 @@ impl Service {
     /// tells what may be old.
     async fn ask<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut State, Timestamp) -> T + Send + 'static,
+        act: impl FnOnce(&mut IpamState, Timestamp) -> T + Send + 'static,
     ) -> Result<T, Status> {
         self.check_term()?;
         let answer = self.ipam.ask(act).await.map_err(|error| status(&error));
@@ -67,7 +67,7 @@ impl Service {
             return Err(Status::invalid_argument(why));
         }
         let asked: Vec<_> = asked.map(parse).collect();
-        let all = move |state: &mut State, now| {
+        let all = move |state: &mut IpamState, now| {
             let one = |asked: Result<Endpoint, Status>| {
                 answer(state, now, &asked?, act).map_err(|error| refused(&error))
             };
@@ -99,7 +99,7 @@ impl ipam_server::Ipam for Service {
             "" => None,
             token => Some(field("pageToken", token, |_, _| "it is from no answer".to_owned())?),
         };
-        let list = move |state: &mut State, _| match state.subnets(&cluster) {
+        let list = move |state: &mut IpamState, _| match state.subnets(&cluster) {
             Some(_) => Ok(state.endpoints_of(&owner, &cluster, after, MAX_BATCH)),
             None => Err(IpamError::UnknownCluster(cluster)),
         };
@@ -199,7 +199,7 @@ impl ipam_server::Ipam for Service {
 const MAX_FIELD: usize = 80;
 
 type Answer<T> = Result<Response<T>, Status>;
-type Act<T> = fn(&mut State, Timestamp, &Endpoint) -> Result<T, IpamError>;
+type Act<T> = fn(&mut IpamState, Timestamp, &Endpoint) -> Result<T, IpamError>;
 
 /// What is asked for, as it came.
 struct Asked {
@@ -217,7 +217,7 @@ struct Endpoint {
 
 /// The answer to whatever may be asked for this cluster and this address.
 fn answer<T>(
-    state: &mut State,
+    state: &mut IpamState,
     now: Timestamp,
     endpoint: &Endpoint,
     act: Act<T>,
@@ -233,21 +233,21 @@ fn answer<T>(
     act(state, now, endpoint)
 }
 
-fn map(state: &mut State, now: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
+fn map(state: &mut IpamState, now: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
     let mapped = state.map_endpoint_for(&it.owner, &it.cluster, it.ip, now);
     mapped.map(|ip| ip.to_string())
 }
 
-fn unmap(state: &mut State, now: Timestamp, it: &Endpoint) -> Result<(), IpamError> {
+fn unmap(state: &mut IpamState, now: Timestamp, it: &Endpoint) -> Result<(), IpamError> {
     state.unmap_endpoint_for(&it.owner, &it.cluster, it.ip, now);
     Ok(())
 }
 
-fn remote(state: &mut State, _: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
+fn remote(state: &mut IpamState, _: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
     state.remote_pod_ip(&it.cluster, it.ip).map(|ip| ip.to_string())
 }
 
-fn home(state: &mut State, _: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
+fn home(state: &mut IpamState, _: Timestamp, it: &Endpoint) -> Result<String, IpamError> {
     state.home_pod_ip(&it.cluster, it.ip).map(|ip| ip.to_string())
 }
 

@@ -13,7 +13,7 @@ use tombolo_api::{
     ClusterId,
     net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Writer},
 };
-use tombolo_core::ipam::{Changes, Ipam as State, NETWORKS, Part, Told, WRITER};
+use tombolo_core::ipam::{Changes, IpamState, NETWORKS, Part, Told, WRITER};
 use uuid::Uuid;
 
 use super::{
@@ -110,7 +110,7 @@ impl Store {
     /// that in their turn, or here where it is much.
     pub(super) async fn write(
         &mut self,
-        state: &mut State,
+        state: &mut IpamState,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let Changes { networks, mut parts, told } = state.take_changes();
@@ -139,14 +139,14 @@ impl Store {
     }
 
     /// Until when there are objects of clusters without a peering, only to keep others from making them.
-    pub(super) fn fences_end(&self, state: &State) -> Option<Timestamp> {
+    pub(super) fn fences_end(&self, state: &IpamState) -> Option<Timestamp> {
         let is_peer = |part: &Part| state.subnets(part.cluster()).is_some();
         let is_all_peers = self.fences.iter().all(is_peer);
         (!is_all_peers).then_some(self.fenced_until)
     }
 
     /// Nobody has to be kept any more from making these, which have no peering and are there.
-    fn lift_fences(&mut self, state: &State, now: Timestamp) -> Vec<Part> {
+    fn lift_fences(&mut self, state: &IpamState, now: Timestamp) -> Vec<Part> {
         if now < self.fenced_until {
             return Vec::new();
         }
@@ -156,13 +156,13 @@ impl Store {
     }
 
     /// What is there of a peer that is gone, though nothing is in it.
-    fn left_of(&self, peer: &ClusterId, state: &State) -> Vec<Part> {
+    fn left_of(&self, peer: &ClusterId, state: &IpamState) -> Vec<Part> {
         let parts = self.storages.names().filter_map(Part::from_storage);
         let of_peer = parts.filter(|part| part.cluster() == peer);
         of_peer.filter(|part| state.storage(part).is_none()).collect()
     }
 
-    async fn write_parts(&mut self, state: &State, parts: &[Part]) -> Result<(), StoreError> {
+    async fn write_parts(&mut self, state: &IpamState, parts: &[Part]) -> Result<(), StoreError> {
         self.open(parts).await?;
         let is_peer = |part: &Part| state.subnets(part.cluster()).is_some();
         let stays = |part: &Part| {
@@ -182,7 +182,7 @@ impl Store {
     }
 
     /// Begins to tell the gateways what they do not know yet.
-    pub(super) async fn tell(&mut self, state: &State) -> Result<(), StoreError> {
+    pub(super) async fn tell(&mut self, state: &IpamState) -> Result<(), StoreError> {
         let told = self.teller.take();
         let is_open =
             |told: &&Told| self.open.iter().any(|part| part.told().as_ref() == Some(told));
@@ -200,7 +200,7 @@ impl Store {
     }
 
     /// Tells the gateways all that they do not know yet.
-    pub(super) async fn tell_all(&mut self, state: &State) -> Result<(), StoreError> {
+    pub(super) async fn tell_all(&mut self, state: &IpamState) -> Result<(), StoreError> {
         while self.teller.is_behind() {
             match self.teller.turn_now().await {
                 Turn::Tell => self.tell(state).await?,
@@ -211,7 +211,7 @@ impl Store {
     }
 
     /// Nothing is written any more: the next one has nothing to keep from it.
-    pub(super) async fn close(&mut self, state: &State) -> Result<(), StoreError> {
+    pub(super) async fn close(&mut self, state: &IpamState) -> Result<(), StoreError> {
         self.tell_all(state).await?;
         self.open.clear();
         self.say_who_writes(self.holder.clone()).await
@@ -296,7 +296,7 @@ impl Store {
 }
 
 /// The peers whose networks are to be forgotten.
-fn gone(changed: &BTreeSet<Part>, state: &State) -> Vec<ClusterId> {
+fn gone(changed: &BTreeSet<Part>, state: &IpamState) -> Vec<ClusterId> {
     let networks = changed.iter().filter_map(|part| match part {
         Part::Networks(peer) => Some(peer),
         Part::Endpoints(..) => None,

@@ -4,12 +4,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
-use tokio_util::task::AbortOnDropHandle;
 use tombolo_api::{
     ClusterId,
     net::{NatMapping, NatMappingSpec},
 };
 use tombolo_core::ipam::Told;
+use tombolo_runtime::task::Task;
 
 use super::{kept::Kept, store::StoreError};
 
@@ -25,7 +25,7 @@ pub(super) struct Teller {
     peers: BTreeSet<ClusterId>,
     /// Those that are being written.
     writing: BTreeSet<Told>,
-    task: Option<AbortOnDropHandle<Written>>,
+    task: Option<Task<Written>>,
     /// When the next ones may be written.
     next: Instant,
 }
@@ -126,7 +126,7 @@ impl Teller {
             let outcome = kept.write(changes).await;
             (kept, outcome)
         };
-        self.task = Some(AbortOnDropHandle::new(tokio::spawn(write)));
+        self.task = Some(Task::spawn("write NatMappings", write));
     }
 
     fn has_to_tell(&self) -> bool {

@@ -17,7 +17,7 @@ use tombolo_api::{
     ipam::{GetHomePodIpRequest, ipam_client::IpamClient},
     names::{IPAM_AUTHORITY_SECRET, IPAM_CLIENT_SECRET, IPAM_SERVER_SECRET, NAMESPACE, ipam_host},
 };
-use tombolo_control::ipam::{Ipam, certificates};
+use tombolo_control::testing::{AddressService, certificates};
 use tombolo_runtime::{lease::Leading, mutual_tls::Identity, shutdown::Shutdown};
 use tombolo_testbed::eventually;
 use tonic::{
@@ -105,7 +105,7 @@ async fn a_certificate_is_renewed_and_taken_up() {
 async fn serve(rome: &Side) -> (SocketAddr, Shutdown) {
     let shutdown = Shutdown::new();
     let context = Arc::new(rome.context(&shutdown));
-    let ipam = Ipam::start(&context).await.unwrap();
+    let ipam = AddressService::start(&context).await.unwrap();
     let turin = "id-of-turin".parse().unwrap();
     ipam.reserve(turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
     let (serving, tls) = watch::channel(None);

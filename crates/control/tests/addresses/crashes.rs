@@ -16,7 +16,7 @@ use tombolo_api::{
     },
     net::{IpamStorage, NatMapping},
 };
-use tombolo_control::ipam::Ipam;
+use tombolo_control::testing::AddressService;
 use tombolo_core::ipam::{NETWORKS, REST, WRITER};
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testbed::eventually;
@@ -130,7 +130,7 @@ async fn live(rome: &Side, wire: &Wire, time: &Time, known: &mut Mapped) -> Vec<
 async fn act(
     rome: &Side,
     step: &Step,
-    ipam: &Ipam,
+    ipam: &AddressService,
     client: &mut IpamClient<Channel>,
     service: &Shutdown,
     known: &mut Mapped,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use jiff::SignedDuration;
 use tombolo_api::{ClusterId, NatCidr, ipam::GetHomePodIpRequest};
-use tombolo_control::context::Context;
+use tombolo_control::testing::Context;
 use tombolo_core::ipam::{NETWORKS, REST, WRITER};
 use tombolo_runtime::{settings::Settings, shutdown::Shutdown};
 use tombolo_testbed::eventually;

@@ -12,7 +12,7 @@ use tombolo_api::{
     ipam::{GetRemotePodIpRequest, MapRequest, UnmapRequest, ipam_client::IpamClient},
     names::NAMESPACE,
 };
-use tombolo_control::{context::MANAGER, ipam::Ipam};
+use tombolo_control::testing::{AddressService, MANAGER};
 use tombolo_runtime::{
     lease::{Leading, lead},
     shutdown::Shutdown,
@@ -124,8 +124,8 @@ async fn live(started: oneshot::Sender<SocketAddr>, mut freezes: tokio_mpsc::Rec
     }
 }
 
-async fn serve(rome: &Side, leading: Leading) -> (SocketAddr, Ipam) {
-    let ipam = Ipam::start(&rome.context(&leading.shutdown)).await.unwrap();
+async fn serve(rome: &Side, leading: Leading) -> (SocketAddr, AddressService) {
+    let ipam = AddressService::start(&rome.context(&leading.shutdown)).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(ipam.clone().serve_on(listener, leading, None));

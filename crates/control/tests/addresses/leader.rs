@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::{ResourceExt as _, api::DeleteParams};
 use serde_json::{Value, json};
 use tombolo_api::names::{COMPONENT_LABEL, CONTROL_ACCOUNT, LEADER, LEADER_LABEL, NAMESPACE};
-use tombolo_control::leader;
+use tombolo_control::testing::leader;
 use tombolo_runtime::{lease::Leading, settings::Settings, shutdown::Shutdown};
 
 use crate::side::Side;

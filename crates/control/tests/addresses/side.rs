@@ -25,10 +25,8 @@ use tombolo_api::{
     names,
     net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig},
 };
-use tombolo_control::{
-    context::Context,
-    ipam::{Clock, Ipam, ServeError},
-    network_config, replicator,
+use tombolo_control::testing::{
+    AddressService, Clock, Context, ServeError, network_config, replicator,
 };
 use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
@@ -82,7 +80,7 @@ impl Side {
     }
 
     /// The address service, and a client of it.
-    pub async fn serve(&self) -> (Ipam, IpamClient<Channel>, Shutdown) {
+    pub async fn serve(&self) -> (AddressService, IpamClient<Channel>, Shutdown) {
         self.serve_at(self.client.clone(), Arc::new(Timestamp::now)).await
     }
 
@@ -91,7 +89,7 @@ impl Side {
         &self,
         client: Client,
         clock: Clock,
-    ) -> (Ipam, IpamClient<Channel>, Shutdown) {
+    ) -> (AddressService, IpamClient<Channel>, Shutdown) {
         let shutdown = Shutdown::new();
         let context = Context::new(client, self.settings.clone(), shutdown.clone());
         let (ipam, client) = serve_in(&context, clock).await;
@@ -101,16 +99,16 @@ impl Side {
     /// The address service, a connection to it, its end, and what comes of it.
     pub async fn serve_a_channel(&self) -> (Channel, Shutdown, JoinHandle<Result<(), ServeError>>) {
         let shutdown = Shutdown::new();
-        let ipam = Ipam::start(&self.context(&shutdown)).await.unwrap();
+        let ipam = AddressService::start(&self.context(&shutdown)).await.unwrap();
         let (channel, ended) = serve(&ipam, &shutdown).await;
         (channel, shutdown, ended)
     }
 
     /// What joins networks.
-    pub async fn start(&self) -> (Ipam, Shutdown) {
+    pub async fn start(&self) -> (AddressService, Shutdown) {
         let shutdown = Shutdown::new();
         let context = Arc::new(self.context(&shutdown));
-        let ipam = Ipam::start(&context).await.unwrap();
+        let ipam = AddressService::start(&context).await.unwrap();
         tokio::spawn(network_config::run(context.clone(), ipam.clone()));
         tokio::spawn(replicator::run(context));
         (ipam, shutdown)
@@ -188,13 +186,16 @@ impl Time {
 }
 
 /// The address service, and a client of it.
-pub async fn serve_in(context: &Context, clock: Clock) -> (Ipam, IpamClient<Channel>) {
-    let ipam = Ipam::start_at(context, clock).await.unwrap();
+pub async fn serve_in(context: &Context, clock: Clock) -> (AddressService, IpamClient<Channel>) {
+    let ipam = AddressService::start_at(context, clock).await.unwrap();
     let (channel, _) = serve(&ipam, &context.shutdown).await;
     (ipam, IpamClient::new(channel))
 }
 
-async fn serve(ipam: &Ipam, shutdown: &Shutdown) -> (Channel, JoinHandle<Result<(), ServeError>>) {
+async fn serve(
+    ipam: &AddressService,
+    shutdown: &Shutdown,
+) -> (Channel, JoinHandle<Result<(), ServeError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let ended =

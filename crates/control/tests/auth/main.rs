@@ -1,6 +1,8 @@
 //! Two API servers, the auth service and the controllers of both clusters: from a URL to an
 //! identity that can do what it should and nothing else.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 mod caller;
 mod certificate;
 mod confidential;

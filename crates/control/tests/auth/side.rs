@@ -14,7 +14,10 @@ use tombolo_api::{
     config::ClusterConfig,
     discovery::{ForeignCluster, condition::AUTHENTICATED},
 };
-use tombolo_control::{auth, context::Context, foreign_cluster, identity};
+use tombolo_control::{
+    auth,
+    testing::{Context, foreign_cluster, identity},
+};
 use tombolo_runtime::{
     remote::{Remote, Remotes},
     shutdown::Shutdown,

@@ -2,6 +2,8 @@
 //! twin and loses it, pods are amended as the API server asks, and endpoints of other clusters go
 //! out of service with these.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 mod endpoints;
 mod guests;
 mod namespaces;

@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 use kube::{Api, api::PostParams};
 use serde_json::json;
 use tombolo_api::offloading::NamespaceOffloading;
-use tombolo_control::{context::Context, webhook};
+use tombolo_control::testing::{Context, webhook};
 use tombolo_testbed::answer_to;
 use tombolo_testing::Side;
 

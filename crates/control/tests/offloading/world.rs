@@ -12,8 +12,8 @@ use tombolo_api::{
     sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
-use tombolo_control::{
-    context::Context, namespace_map, namespace_offloading, shadow_endpoint_slice, twin_namespace,
+use tombolo_control::testing::{
+    Context, namespace_map, namespace_offloading, shadow_endpoint_slice, twin_namespace,
 };
 use tombolo_runtime::{
     observe::{Observer, Watches},

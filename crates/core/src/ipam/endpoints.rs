@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId};
 
-use super::{Ipam, IpamError, MappingOwner, Part, names, pool};
+use super::{IpamError, IpamState, MappingOwner, Part, names, pool};
 use crate::translate::{NamedNetwork, map_ip_to_network};
 
-impl Ipam {
+impl IpamState {
     /// The address under which pods of `cluster` reach an endpoint of this cluster. One that is
     /// neither a pod of this cluster nor runs over there gets an address of the external network,
     /// the same for all clusters, until each owner has given it back.

@@ -20,7 +20,7 @@ use tombolo_api::{
     },
 };
 
-use super::{Ipam, external::PART_SIZE};
+use super::{IpamState, external::PART_SIZE};
 
 /// Name of the IpamStorage with this cluster's networks.
 pub const NETWORKS: &str = "liqo-networks";
@@ -193,7 +193,7 @@ pub(super) fn subnets(storages: &[IpamStorage]) -> BTreeMap<&ClusterId, &Subnets
     once.chain(now).collect()
 }
 
-impl Ipam {
+impl IpamState {
     /// What the IpamStorage with this cluster's networks should say.
     pub fn networks_storage(&self) -> IpamStorageSpec {
         IpamStorageSpec {

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::Subnets};
 
-use super::{Ipam, IpamError, Part, names, pool::Taken};
+use super::{IpamError, IpamState, Part, names, pool::Taken};
 use crate::translate::{NamedNetwork, nat, overlap, same_size};
 
-impl Ipam {
+impl IpamState {
     /// Chooses what a peer's networks are called here: as the peer calls them, unless that
     /// overlaps anything in use, rests after another peer, or is a network of the world. The same
     /// networks keep their names as long as these are free, and get them back after they were

@@ -15,7 +15,7 @@ use crate::translate::overlap;
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 /// By clients that give no name.
-impl Ipam {
+impl IpamState {
     fn map_endpoint(
         &mut self,
         cluster: &ClusterId,
@@ -269,7 +269,7 @@ fn a_name_that_is_reserved_later_is_changed_when_it_is_asked_for_again() {
 #[test]
 fn the_external_network_has_the_size_that_was_asked_for_unless_it_is_in_use() {
     let told = |prefix| Config { external_prefix: Some(prefix), ..config() };
-    let mut ipam = Ipam::load(told(20), &[], &[], NOW).unwrap();
+    let mut ipam = IpamState::load(told(20), &[], &[], NOW).unwrap();
     assert_eq!(ipam.external_cidr(), cidr("10.1.0.0/20"));
     ipam.configure(told(12)).unwrap();
     assert_eq!(ipam.external_cidr(), cidr("10.16.0.0/12"));
@@ -317,7 +317,7 @@ fn no_object_is_large_however_long_ids_are_and_however_many_clusters_there_are()
 fn what_gateways_are_told_is_in_objects_of_some_size() {
     let config =
         Config { pod_cidr: cidr("fd00:10::/56"), service_cidr: cidr("fd00:20::/112"), ..config() };
-    let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
+    let mut ipam = IpamState::load(config, &[], &[], NOW).unwrap();
     let peer = id(&"x".repeat(63));
     ipam.reserve(&peer, cidr("fd00:40::/56"), cidr("fd00:30::/112"), NOW).unwrap();
     ipam.set_local_names(&peer, NatCidr::None, NatCidr::None).unwrap();
@@ -466,9 +466,9 @@ fn what_a_peer_calls_other_networks_than_ours_is_forgotten() {
 }
 
 /// Peered with turin, and with room for few endpoints.
-fn small() -> Ipam {
+fn small() -> IpamState {
     let config = Config { external_prefix: Some(28), ..config() };
-    let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
+    let mut ipam = IpamState::load(config, &[], &[], NOW).unwrap();
     let turin = id("turin");
     ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();
@@ -476,10 +476,10 @@ fn small() -> Ipam {
 }
 
 /// Peered with turin, which has the same networks.
-fn with_ipv6() -> Ipam {
+fn with_ipv6() -> IpamState {
     let config =
         Config { pod_cidr: cidr("fd00:10::/56"), service_cidr: cidr("fd00:20::/112"), ..config() };
-    let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
+    let mut ipam = IpamState::load(config, &[], &[], NOW).unwrap();
     let turin = id("turin");
     ipam.reserve(&turin, cidr("fd00:10::/56"), cidr("fd00:30::/112"), NOW).unwrap();
     ipam.set_local_names(&turin, "fd99::/56".parse().unwrap(), NatCidr::None).unwrap();
@@ -494,7 +494,7 @@ fn endpoint(n: u8) -> IpAddr {
 }
 
 /// Peered with milan, which has the same networks, and turin, which has others.
-fn peered() -> Ipam {
+fn peered() -> IpamState {
     let mut ipam = new();
     let (milan, turin) = (id("milan"), id("turin"));
     ipam.reserve(&milan, cidr("10.0.0.0/16"), cidr("10.1.0.0/16"), NOW).unwrap();
@@ -506,8 +506,8 @@ fn peered() -> Ipam {
     ipam
 }
 
-fn new() -> Ipam {
-    Ipam::load(config(), &[], &[], NOW).unwrap()
+fn new() -> IpamState {
+    IpamState::load(config(), &[], &[], NOW).unwrap()
 }
 
 fn config() -> Config {

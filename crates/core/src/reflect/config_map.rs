@@ -2,13 +2,13 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use super::metadata::{Route, reflected};
+use super::metadata::{ReflectionRoute, reflected};
 
 /// The ConfigMap of the remote cluster's own that every namespace has.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// The ConfigMap over there. `None`: it is not reflected.
-pub fn forge(home: &ConfigMap, route: &Route) -> Option<ConfigMap> {
+pub fn forge(home: &ConfigMap, route: &ReflectionRoute) -> Option<ConfigMap> {
     if home.metadata.name.as_deref() == Some(ROOT_CA) {
         return None;
     }

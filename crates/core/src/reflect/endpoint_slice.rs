@@ -13,7 +13,7 @@ use tombolo_api::virtualkubelet::{
     AddressType, EndpointSliceTemplate, ShadowEndpointSlice, ShadowEndpointSliceSpec,
 };
 
-use super::metadata::{Route, reflected};
+use super::metadata::{ReflectionRoute, reflected};
 use super::service::is_of_api_server;
 use crate::translate::{Location, Networks};
 
@@ -33,7 +33,11 @@ pub struct View<'a> {
 
 /// The ShadowEndpointSlice over there. `None`: it is not reflected. Endpoints whose address is not
 /// known over there are left out.
-pub fn forge(home: &EndpointSlice, route: &Route, view: View<'_>) -> Option<ShadowEndpointSlice> {
+pub fn forge(
+    home: &EndpointSlice,
+    route: &ReflectionRoute,
+    view: View<'_>,
+) -> Option<ShadowEndpointSlice> {
     if !is_reflected(home) {
         return None;
     }

@@ -8,7 +8,7 @@ use tombolo_api::names::{DESTINATION_LABEL, ORIGIN_LABEL};
 
 /// Where reflected objects come from and where they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct ReflectionRoute {
     /// The cluster that they come from.
     pub origin: ClusterId,
     /// The cluster that they go to.
@@ -18,7 +18,7 @@ pub struct Route {
 }
 
 /// The metadata of an object over there.
-pub fn reflected(home: &ObjectMeta, route: &Route) -> ObjectMeta {
+pub fn reflected(home: &ObjectMeta, route: &ReflectionRoute) -> ObjectMeta {
     let mut labels = kept(home.labels.as_ref());
     labels.insert(ORIGIN_LABEL.into(), route.origin.to_string());
     labels.insert(DESTINATION_LABEL.into(), route.destination.to_string());
@@ -59,8 +59,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub fn to_milan() -> Route {
-        Route {
+    pub fn to_milan() -> ReflectionRoute {
+        ReflectionRoute {
             origin: "rome-id".parse().unwrap(),
             destination: "milan-id".parse().unwrap(),
             namespace: "shop-rome".into(),

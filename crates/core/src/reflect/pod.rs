@@ -34,7 +34,7 @@ pub struct RawPod {
 
 /// Where a pod comes from and where it goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Route<'a> {
+pub struct ClusterPair<'a> {
     /// The home cluster.
     pub home: &'a ClusterId,
     /// The remote cluster.
@@ -67,12 +67,12 @@ const AT_HOME_ONLY: [&str; 12] = [
 ];
 
 /// The ShadowPod for a pod, in the twin namespace.
-pub fn forge(pod: &RawPod, namespace: &str, route: Route<'_>) -> ShadowPod {
-    let spec = ShadowPodSpec { pod: spec(&pod.spec, route.remote) };
+pub fn forge(pod: &RawPod, namespace: &str, clusters: ClusterPair<'_>) -> ShadowPod {
+    let spec = ShadowPodSpec { pod: spec(&pod.spec, clusters.remote) };
     let mut shadow = ShadowPod::new(pod.metadata.name.as_deref().unwrap_or_default(), spec);
     let mut labels = pod.metadata.labels.clone().unwrap_or_default();
-    labels.insert(ORIGIN_LABEL.into(), route.home.to_string());
-    labels.insert(DESTINATION_LABEL.into(), route.remote.to_string());
+    labels.insert(ORIGIN_LABEL.into(), clusters.home.to_string());
+    labels.insert(DESTINATION_LABEL.into(), clusters.remote.to_string());
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
     annotations.remove(LAST_APPLIED);
     annotations.remove(RESTARTS_ANNOTATION);
@@ -270,7 +270,7 @@ mod tests {
 
     fn forged(spec: &Value) -> ShadowPod {
         let (home, remote) = ("rome-id".parse().unwrap(), "milan-id".parse().unwrap());
-        forge(&pod(spec), "shop-rome", Route { home: &home, remote: &remote })
+        forge(&pod(spec), "shop-rome", ClusterPair { home: &home, remote: &remote })
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use k8s_openapi::api::core::v1::Secret;
 
-use super::metadata::{Route, reflected};
+use super::metadata::{ReflectionRoute, reflected};
 
 /// Type of the Secrets that the home cluster gives to service accounts: the remote one would take
 /// them for tokens of its own, and delete them.
 const SERVICE_ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 
 /// The Secret over there. `None`: it is not reflected.
-pub fn forge(home: &Secret, route: &Route) -> Option<Secret> {
+pub fn forge(home: &Secret, route: &ReflectionRoute) -> Option<Secret> {
     if home.type_.as_deref() == Some(SERVICE_ACCOUNT_TOKEN) {
         return None;
     }

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 
-use super::metadata::{Route, reflected};
+use super::metadata::{ReflectionRoute, reflected};
 
 /// The Service over there. `None`: it is not reflected.
-pub fn forge(home: &Service, route: &Route) -> Option<Service> {
+pub fn forge(home: &Service, route: &ReflectionRoute) -> Option<Service> {
     if is_of_api_server(home.metadata.namespace.as_deref(), home.metadata.name.as_deref()) {
         return None;
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use rtnetlink::{Handle, MulticastGroup, packet_core::NetlinkMessage};
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::sync::mpsc;
 use tombolo_core::plan::{Namespace, Owned, Route};
+use tombolo_runtime::task::Task;
 
 use super::{
     Error, Result,
@@ -15,12 +16,15 @@ use super::{
     nftables, routes, rules, sysctl,
 };
 
+/// Name of the task that talks to the kernel.
+const CONNECTION: &str = "netlink connection";
+
 /// A network namespace to work on.
 #[derive(Debug)]
 pub struct Network {
     netns: Netns,
     handle: Handle,
-    connection: AbortHandle,
+    _connection: Task,
 }
 
 /// What applying a plan came to.
@@ -37,8 +41,7 @@ impl Network {
     pub fn open(netns: Netns) -> Result<Self> {
         let opened = netns.run(rtnetlink::new_connection)?;
         let (connection, handle, _) = opened.map_err(Error::Socket)?;
-        let connection = tokio::spawn(connection).abort_handle();
-        Ok(Self { netns, handle, connection })
+        Ok(Self { netns, handle, _connection: Task::spawn(CONNECTION, connection) })
     }
 
     /// The namespace.
@@ -147,8 +150,7 @@ impl Network {
         let opened = self.netns.run(|| rtnetlink::new_multicast_connection(&groups))?;
         let (connection, _, mut messages) = opened.map_err(Error::Socket)?;
         let (changed, receiver) = mpsc::channel(1);
-        let connection = tokio::spawn(connection).abort_handle();
-        tokio::spawn(async move {
+        let notify = async move {
             use futures::StreamExt as _;
             while let Some((message, _)) = messages.next().await {
                 // One that waits to be taken is enough.
@@ -157,14 +159,12 @@ impl Network {
                     return;
                 }
             }
-        });
-        Ok(Watch { receiver, connection })
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        self.connection.abort();
+        };
+        Ok(Watch {
+            receiver,
+            _connection: Task::spawn(CONNECTION, connection),
+            _notify: Task::spawn("changes of the network", notify),
+        })
     }
 }
 
@@ -172,7 +172,8 @@ impl Drop for Network {
 #[derive(Debug)]
 pub struct Watch {
     receiver: mpsc::Receiver<()>,
-    connection: AbortHandle,
+    _connection: Task,
+    _notify: Task,
 }
 
 impl Watch {
@@ -181,11 +182,5 @@ impl Watch {
         if self.receiver.recv().await.is_none() {
             std::future::pending::<()>().await;
         }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.connection.abort();
     }
 }

@@ -15,7 +15,7 @@ use kube::{
     runtime::reflector::Store,
 };
 use serde_json::{Value, json};
-use tokio::{net::lookup_host, task::JoinSet, time};
+use tokio::{net::lookup_host, time};
 use tombolo_api::{
     config::ClusterConfig,
     names::{
@@ -24,7 +24,10 @@ use tombolo_api::{
     },
 };
 use tombolo_core::plan::gateway::PublicKey;
-use tombolo_runtime::observe::{Observer, named};
+use tombolo_runtime::{
+    observe::{Observer, named},
+    task::Task,
+};
 use tracing::warn;
 
 use super::session::MANAGER;
@@ -43,7 +46,7 @@ const REFRESH: Duration = Duration::from_secs(30);
 /// looked up stops no traffic.
 pub struct Announcer {
     gateway: Announced,
-    task: JoinSet<()>,
+    task: Option<Task>,
 }
 
 impl Announcer {
@@ -53,14 +56,13 @@ impl Announcer {
         let config = observer.watch(Api::all(client.clone()), named(CLUSTER_CONFIG));
         let leases = Api::namespaced(client.clone(), NAMESPACE);
         let gateway = Announced { leases, config, observer: Arc::new(observer), node, key };
-        Self { gateway, task: JoinSet::new() }
+        Self { gateway, task: None }
     }
 
     /// Starts, if it has not yet.
     pub fn start(&mut self) {
-        if self.task.is_empty() {
-            self.task.spawn(self.gateway.clone().keep());
-        }
+        let start = || Task::spawn("announcement of the gateway", self.gateway.clone().keep());
+        self.task.get_or_insert_with(start);
     }
 }
 

@@ -12,11 +12,11 @@ use jiff::Timestamp;
 use tokio::{
     net::UdpSocket,
     sync::{Notify, watch},
-    task::JoinSet,
     time,
 };
 use tombolo_api::{ClusterId, net::ConnectionStatus};
 use tombolo_core::plan::{PROBE_PORT, probe};
+use tombolo_runtime::task::Tasks;
 
 use crate::driver::{Error, Result, netns::Netns};
 
@@ -28,7 +28,7 @@ const GAP: Duration = Duration::from_millis(50);
 pub struct Prober {
     targets: watch::Sender<BTreeMap<ClusterId, IpAddr>>,
     connections: watch::Receiver<BTreeMap<ClusterId, ConnectionStatus>>,
-    _tasks: JoinSet<()>,
+    _tasks: Tasks,
 }
 
 impl Prober {
@@ -38,10 +38,10 @@ impl Prober {
         let client = bind(netns, 0)?;
         let (targets, aimed) = watch::channel(BTreeMap::new());
         let (found, connections) = watch::channel(BTreeMap::new());
-        let mut tasks = JoinSet::new();
+        let mut tasks = Tasks::new();
         let heard = Arc::new(Notify::new());
-        tasks.spawn(answer(server, heard.clone()));
-        tasks.spawn(ask(client, aimed, found, heard));
+        tasks.spawn("answers to tunnel probes", answer(server, heard.clone()));
+        tasks.spawn("tunnel probes", ask(client, aimed, found, heard));
         Ok(Self { targets, connections, _tasks: tasks })
     }
 

@@ -13,7 +13,7 @@ use hyper::{body::Incoming, upgrade};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use tokio::io::copy_bidirectional;
-use tombolo_runtime::time_limit::Unlimited;
+use tombolo_runtime::{task::Background, time_limit::Unlimited};
 use tracing::debug;
 
 use super::{Body, text};
@@ -34,11 +34,13 @@ const PASSED: [HeaderName; 10] = [
     SEC_WEBSOCKET_VERSION,
 ];
 
-/// Asks the remote API server, and answers what it answers.
+/// Asks the remote API server, and answers what it answers. Bytes after a change of protocol are
+/// copied in `streams`.
 pub(super) async fn pass_on(
     remote: &Client,
     mut request: Request<Incoming>,
     path: &str,
+    streams: &Background,
 ) -> Response<Body> {
     let mut asked = Request::new(kube::client::Body::empty());
     *asked.method_mut() = request.method().clone();
@@ -63,7 +65,7 @@ pub(super) async fn pass_on(
         return response.map(|()| answer.into_body().map_err(Into::into).boxed_unsync());
     }
     let (here, there) = (upgrade::on(&mut request), upgrade::on(&mut answer));
-    tokio::spawn(async move {
+    streams.spawn("stream to a pod", async move {
         match futures::future::try_join(here, there).await {
             Ok((here, there)) => {
                 let (mut here, mut there) = (TokioIo::new(here), TokioIo::new(there));

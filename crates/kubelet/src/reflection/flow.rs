@@ -12,7 +12,7 @@ use tombolo_api::names::ORIGIN_LABEL;
 use tombolo_core::reflect::{
     change::{Change, decide},
     endpoint_slice::View,
-    metadata::{Route, is_from},
+    metadata::{ReflectionRoute, is_from},
 };
 use tombolo_runtime::{
     events::Events,
@@ -55,7 +55,7 @@ pub struct Flow<K: Kind> {
     home: Arc<HomeWatch<K::Home>>,
     home_namespace: String,
     remote: Api<K::Remote>,
-    route: Route,
+    route: ReflectionRoute,
     addresses: Arc<Addresses>,
 }
 
@@ -73,7 +73,7 @@ impl<K: Kind> Flow<K> {
             home,
             home_namespace: home_namespace.to_owned(),
             remote: Api::namespaced(peer.remote.client.clone(), namespace),
-            route: Route {
+            route: ReflectionRoute {
                 origin: peer.settings.cluster_id.clone(),
                 destination: peer.cluster.cluster_id.clone(),
                 namespace: namespace.to_owned(),

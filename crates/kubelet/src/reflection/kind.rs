@@ -12,7 +12,7 @@ use tombolo_core::{
     reflect::{
         config_map,
         endpoint_slice::{self, View},
-        metadata::Route,
+        metadata::ReflectionRoute,
         secret, service,
     },
     translate::Networks,
@@ -34,7 +34,11 @@ pub trait Kind: Send + Sync + 'static {
     const IS_COMMON: bool = true;
 
     /// The object over there. `None`: it is not reflected.
-    fn forge(home: &Self::Home, route: &Route, view: Option<View<'_>>) -> Option<Self::Remote>;
+    fn forge(
+        home: &Self::Home,
+        route: &ReflectionRoute,
+        view: Option<View<'_>>,
+    ) -> Option<Self::Remote>;
 
     /// The addresses that only the address service can name.
     fn unnamed(_home: &Self::Home, _node: &str, _networks: &Networks) -> BTreeSet<IpAddr> {
@@ -50,7 +54,7 @@ impl Kind for Services {
     type Home = Service;
     type Remote = Service;
 
-    fn forge(home: &Service, route: &Route, _: Option<View<'_>>) -> Option<Service> {
+    fn forge(home: &Service, route: &ReflectionRoute, _: Option<View<'_>>) -> Option<Service> {
         service::forge(home, route)
     }
 }
@@ -68,7 +72,7 @@ impl Kind for EndpointSlices {
 
     fn forge(
         home: &EndpointSlice,
-        route: &Route,
+        route: &ReflectionRoute,
         view: Option<View<'_>>,
     ) -> Option<ShadowEndpointSlice> {
         endpoint_slice::forge(home, route, view?)
@@ -87,7 +91,7 @@ impl Kind for ConfigMaps {
     type Home = ConfigMap;
     type Remote = ConfigMap;
 
-    fn forge(home: &ConfigMap, route: &Route, _: Option<View<'_>>) -> Option<ConfigMap> {
+    fn forge(home: &ConfigMap, route: &ReflectionRoute, _: Option<View<'_>>) -> Option<ConfigMap> {
         config_map::forge(home, route)
     }
 }
@@ -100,7 +104,7 @@ impl Kind for Secrets {
     type Home = Secret;
     type Remote = Secret;
 
-    fn forge(home: &Secret, route: &Route, _: Option<View<'_>>) -> Option<Secret> {
+    fn forge(home: &Secret, route: &ReflectionRoute, _: Option<View<'_>>) -> Option<Secret> {
         secret::forge(home, route)
     }
 }

@@ -12,15 +12,12 @@ use tokio::{
     task::JoinHandle,
 };
 use tombolo_api::{Cidr, ClusterId, NatCidr, net::IpamStorage};
-use tombolo_control::{
-    context::Context,
-    ipam::{Ipam, ServeError, certificates},
-};
+use tombolo_control::testing::{AddressService, Context, ServeError, certificates};
 use tombolo_runtime::{lease::Leading, shutdown::Shutdown};
 use tombolo_testing::Side;
 use tonic::transport::{Channel, Endpoint};
 
-static SERVICE: OnceCell<(Ipam, SocketAddr)> = OnceCell::const_new();
+static SERVICE: OnceCell<(AddressService, SocketAddr)> = OnceCell::const_new();
 
 /// A client of the service, which knows a cluster: there, rome's external network is 10.72.0.0/16.
 pub async fn client(rome: &Side, cluster: &ClusterId) -> Channel {
@@ -66,10 +63,10 @@ pub async fn is_mapped(rome: &Side, ip: &str) -> bool {
     mapped.any(|own| own.to_string() == ip)
 }
 
-async fn serve(rome: &Side) -> (Ipam, SocketAddr) {
+async fn serve(rome: &Side) -> (AddressService, SocketAddr) {
     let shutdown = Shutdown::new();
     let context = Context::new(rome.client.clone(), rome.settings.clone(), shutdown.clone());
-    let ipam = Ipam::start(&context).await.unwrap();
+    let ipam = AddressService::start(&context).await.unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(ipam.clone().serve_on(listener, Leading::alone(shutdown), None));

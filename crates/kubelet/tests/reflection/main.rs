@@ -1,6 +1,8 @@
 //! Reflection between two real API servers: what is in a home namespace is in its twin, follows,
 //! is put right and goes.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 mod certificates;
 mod ipam;
 mod shop;

@@ -21,7 +21,7 @@ use tombolo_api::{
     sharing::ResourceOffer,
     virtualkubelet::{NamespaceMap, ShadowEndpointSlice},
 };
-use tombolo_control::{context::Context, health, shadow_pod};
+use tombolo_control::testing::{Context, health, shadow_pod};
 use tombolo_runtime::{events::Events, shutdown::Shutdown, writer};
 use tombolo_testbed::{Cluster, eventually};
 use tombolo_testing::{Namespaced, Side, condition};

@@ -1,6 +1,8 @@
 //! One process, the virtual nodes of two peers: each is about its own cluster and nothing else, and
 //! what is reflected to both is watched once.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 mod home;
 mod watches;
 

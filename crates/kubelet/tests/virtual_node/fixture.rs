@@ -39,7 +39,7 @@ impl Fixture {
         let (there, end) = (remote.client, control.clone());
         tokio::spawn(async move {
             let events = Events::new(there.clone(), "liqo-control");
-            tombolo_control::shadow_pod::keep_up(there, events, &end).await;
+            tombolo_control::testing::shadow_pod::keep_up(there, events, &end).await;
         });
         let mut fixture =
             Self { bed, rome, milan, settings, client, kubelet: None, _control: control };

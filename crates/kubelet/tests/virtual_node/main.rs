@@ -1,6 +1,8 @@
 //! Rome's virtual node for milan, on two real clusters without a network between their pods: what
 //! the controllers would agree on is written by hand.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 mod fixture;
 
 use fixture::Fixture;

@@ -19,11 +19,10 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
-use tokio_util::task::AbortOnDropHandle;
 use tombolo_core::watch_retry::{Retry, WatchRetry};
 use tracing::{debug, info, warn};
 
-use crate::{chain::Chain, queue::Queue};
+use crate::{chain::Chain, queue::Queue, task::Task};
 
 /// What can be watched.
 pub trait Object:
@@ -72,7 +71,7 @@ pub struct Watched<K: Object> {
     /// How often something has changed; the first time is when all has been seen.
     changes: watch::Receiver<u64>,
     listeners: Listeners<K>,
-    _task: AbortOnDropHandle<()>,
+    _task: Task,
 }
 
 impl<K: Object> Debug for Watched<K> {
@@ -89,7 +88,8 @@ impl<K: Object> Watched<K> {
         let listeners = Listeners::default();
         let keep =
             keep(api, config, Kept { index: index.clone(), writer, count }, listeners.clone());
-        Self { index, changes, listeners, _task: AbortOnDropHandle::new(tokio::spawn(keep)) }
+        let task = Task::spawn(format!("watch {}", K::kind(&())), keep);
+        Self { index, changes, listeners, _task: task }
     }
 
     /// Watches, and tells of each change once the index, which it shows, has it.
@@ -291,7 +291,6 @@ fn is_refused(error: &watcher::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use std::{
-        io,
         sync::atomic::{AtomicBool, AtomicUsize, Ordering},
         time::Duration,
     };
@@ -301,10 +300,9 @@ mod tests {
     use kube::{Client, client::Body};
     use serde_json::json;
     use tower::service_fn;
-    use tracing_subscriber::EnvFilter;
 
     use super::*;
-    use crate::telemetry::FILTER;
+    use crate::log_record::LogRecord;
 
     /// An API server that refuses lists, watches or nothing, and what was asked of it.
     #[derive(Default)]
@@ -350,39 +348,9 @@ mod tests {
         }
     }
 
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl Log {
-        /// Records what this thread logs by default, as long as the guard is there.
-        fn record(&self) -> tracing::subscriber::DefaultGuard {
-            let log = self.clone();
-            let subscriber = tracing_subscriber::fmt()
-                .with_env_filter(EnvFilter::new(FILTER))
-                .with_writer(move || log.clone());
-            tracing::subscriber::set_default(subscriber.finish())
-        }
-
-        fn lines(&self) -> Vec<String> {
-            let text = self.0.lock().unwrap();
-            String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
-        }
-    }
-
-    impl io::Write for Log {
-        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(text);
-            Ok(text.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     async fn refused(server: Server) {
-        let (server, log) = (Arc::new(server), Log::default());
-        let _guard = log.record();
+        let (server, log) = (Arc::new(server), LogRecord::default());
+        let _guard = log.start();
         let api = Api::<ConfigMap>::default_namespaced(server.client());
         let watched = Watched::new(api, watcher::Config::default());
         sleep(Duration::from_secs(300)).await;
@@ -409,8 +377,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_recovery_is_logged_once() {
         let server = Arc::new(Server { refuses_lists: true.into(), ..Server::default() });
-        let log = Log::default();
-        let _guard = log.record();
+        let log = LogRecord::default();
+        let _guard = log.start();
         let api = Api::<ConfigMap>::default_namespaced(server.client());
         let watched = Watched::new(api, watcher::Config::default());
         sleep(Duration::from_secs(60)).await;

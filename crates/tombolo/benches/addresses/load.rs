@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tokio::runtime;
-use tokio::task::JoinSet;
 use tombolo_api::ipam::MapRequest;
 use tombolo_api::ipam::ipam_client::IpamClient;
+use tombolo_runtime::task::Tasks;
 
 use crate::common::control::{Control, PEERS};
 
@@ -68,11 +68,11 @@ async fn ask_for_all(address: SocketAddr, load: Load) -> Result<Moments> {
     let next = Arc::new(AtomicUsize::new(load.after));
     let end = load.after + load.clients * load.each;
     let start = Instant::now();
-    let mut tasks = JoinSet::new();
+    let mut tasks = Tasks::new();
     for mut client in clients {
         let cluster_id = PEERS[0].0;
         let next = next.clone();
-        tasks.spawn(async move {
+        tasks.spawn("client", async move {
             let mut answered = Vec::with_capacity(load.each);
             loop {
                 let endpoint = next.fetch_add(1, Ordering::Relaxed);

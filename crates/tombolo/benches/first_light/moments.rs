@@ -10,7 +10,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tombolo_runtime::task::Tasks;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -25,13 +25,13 @@ pub struct Moments {
     seen: mpsc::UnboundedReceiver<(Step, Instant)>,
     see: mpsc::UnboundedSender<(Step, Instant)>,
     complete: Vec<oneshot::Receiver<()>>,
-    watches: JoinSet<()>,
+    watches: Tasks,
 }
 
 impl Moments {
     pub fn new() -> Self {
         let (see, seen) = mpsc::unbounded_channel();
-        Self { seen, see, complete: Vec::new(), watches: JoinSet::new() }
+        Self { seen, see, complete: Vec::new(), watches: Tasks::new() }
     }
 
     /// Watches objects; `steps` says what an object shows to have happened.
@@ -42,7 +42,7 @@ impl Moments {
         let (complete, is_complete) = oneshot::channel();
         self.complete.push(is_complete);
         let see = self.see.clone();
-        self.watches.spawn(async move {
+        self.watches.spawn("watch", async move {
             let mut complete = Some(complete);
             let mut events = watcher(api, watcher::Config::default()).boxed();
             while let Some(event) = events.next().await {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use mdns_sd::{IfKind, ServiceDaemon, ServiceInfo};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tokio_util::task::AbortOnDropHandle;
+use tombolo_runtime::task::Task;
 use tombolo_testbed::Node;
 
 const SERVICE: &str = "_liqo_auth._tcp.local.";
@@ -24,7 +24,7 @@ const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 0);
 pub struct Crowd {
     namespace: String,
     daemon: ServiceDaemon,
-    _talk: AbortOnDropHandle<()>,
+    _talk: Task,
 }
 
 impl Crowd {
@@ -56,7 +56,7 @@ impl Crowd {
         for number in 0..clusters {
             announce(&daemon, number, 0).await?;
         }
-        let talk = AbortOnDropHandle::new(tokio::spawn(talk(daemon.clone(), clusters)));
+        let talk = Task::spawn("announcements", talk(daemon.clone(), clusters));
         Ok(Self { namespace, daemon, _talk: talk })
     }
 }

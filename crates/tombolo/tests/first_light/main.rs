@@ -1,6 +1,8 @@
 //! Two real clusters with the same networks find each other, peer, and run one application that knows
 //! nothing of it.
 
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
+
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -21,7 +21,7 @@ pub(super) enum Write {
 
 impl Disk {
     /// All that there is to be known.
-    pub(super) fn of(ipam: &Ipam) -> Self {
+    pub(super) fn of(ipam: &IpamState) -> Self {
         let mut ipam = ipam.clone();
         ipam.changes = ipam.differences(&[], &[]);
         let mut disk = Self::default();
@@ -30,7 +30,7 @@ impl Disk {
     }
 
     /// Writes what has changed.
-    pub(super) fn write(&mut self, ipam: &mut Ipam) {
+    pub(super) fn write(&mut self, ipam: &mut IpamState) {
         writes(ipam).into_iter().for_each(|write| self.perform(write));
     }
 
@@ -47,19 +47,19 @@ impl Disk {
         }
     }
 
-    pub(super) fn load(&self, config: Config) -> Ipam {
+    pub(super) fn load(&self, config: Config) -> IpamState {
         self.load_at(config, NOW)
     }
 
-    pub(super) fn load_at(&self, config: Config, now: Timestamp) -> Ipam {
+    pub(super) fn load_at(&self, config: Config, now: Timestamp) -> IpamState {
         let storages: Vec<_> = self.storages.values().cloned().collect();
         let mappings: Vec<_> = self.mappings.values().cloned().collect();
-        Ipam::load(config, &storages, &mappings, now).unwrap()
+        IpamState::load(config, &storages, &mappings, now).unwrap()
     }
 }
 
 /// The writes that store what has changed. Their order is nobody's to choose.
-pub(super) fn writes(ipam: &mut Ipam) -> Vec<Write> {
+pub(super) fn writes(ipam: &mut IpamState) -> Vec<Write> {
     let Changes { networks, parts, told } = ipam.take_changes();
     let networks =
         networks.then(|| Write::Storage(NETWORKS.into(), Some(ipam.networks_storage().into())));

@@ -45,7 +45,7 @@ fn those_that_rest_are_counted_apart_from_those_in_use_again() {
 #[test]
 fn one_that_is_asked_for_has_few_others_freed() {
     let config = Config { external_prefix: Some(24), ..config() };
-    let mut ipam = Ipam::load(config, &[], &[], NOW).unwrap();
+    let mut ipam = IpamState::load(config, &[], &[], NOW).unwrap();
     let turin = id("turin");
     ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();
@@ -67,7 +67,7 @@ fn one_that_is_asked_for_has_few_others_freed() {
 }
 
 /// One whose addresses turin has all; milan is a peer, too.
-fn full() -> (Ipam, ClusterId, ClusterId) {
+fn full() -> (IpamState, ClusterId, ClusterId) {
     let mut ipam = small();
     let (turin, milan) = (id("turin"), id("milan"));
     ipam.reserve(&milan, cidr("10.30.0.0/16"), cidr("10.31.0.0/16"), NOW).unwrap();

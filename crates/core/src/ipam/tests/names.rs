@@ -67,13 +67,13 @@ fn a_peer_that_comes_again_has_its_names_at_once() {
 #[test]
 fn what_leads_into_a_name_that_is_freed_leads_nowhere() {
     let (milan, turin, pod) = (id("milan"), id("turin"), ip("10.2.7.7"));
-    let gone = |ipam: &mut Ipam| ipam.release(&id("milan"), NOW);
-    let renamed = |ipam: &mut Ipam| {
+    let gone = |ipam: &mut IpamState| ipam.release(&id("milan"), NOW);
+    let renamed = |ipam: &mut IpamState| {
         let reserved = vec![cidr("10.2.0.0/24")];
         ipam.configure(Config { reserved, ..config() }).unwrap();
         reserve(ipam, "milan", NOW);
     };
-    for free in [gone as fn(&mut Ipam), renamed] {
+    for free in [gone as fn(&mut IpamState), renamed] {
         let mut ipam = peered();
         let mapped = ipam.map_endpoint(&turin, pod, NOW).unwrap();
         let other = ipam.map_endpoint(&turin, ip("192.0.2.7"), NOW).unwrap();
@@ -135,7 +135,7 @@ fn what_was_an_endpoint_elsewhere_is_no_pod_of_a_peer_that_is_called_so_now() {
 #[test]
 fn where_only_names_are_left_that_rest_it_is_said_for_how_long() {
     let pools = vec![cidr("10.0.0.0/14")];
-    let mut ipam = Ipam::load(Config { pools, ..config() }, &[], &[], NOW).unwrap();
+    let mut ipam = IpamState::load(Config { pools, ..config() }, &[], &[], NOW).unwrap();
     let names = reserve(&mut ipam, "milan", NOW);
     assert_eq!(names, [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
     let wanted = (cidr(PODS), cidr(EXTERNAL));
@@ -158,7 +158,7 @@ fn a_peer_that_changes_its_networks_over_and_over_does_not_get_all_names() {
     let mut ipam = peered();
     let pisa = id("pisa");
     let network = |n: usize| cidr(&format!("10.{}.0.0/16", 100 + n));
-    let change = |ipam: &mut Ipam, n: usize, now| {
+    let change = |ipam: &mut IpamState, n: usize, now| {
         ipam.reserve(&pisa, network(2 * n + 12), network(2 * n + 13), now).map(drop)
     };
     let changed = (0..).take_while(|n| change(&mut ipam, *n, NOW).is_ok()).count();
@@ -202,7 +202,7 @@ fn nothing_rests_for_longer_than_if_it_were_freed_now() {
 }
 
 /// A peer with the networks of milan, and what they are called.
-fn reserve(ipam: &mut Ipam, peer: &str, now: Timestamp) -> [Cidr; 2] {
+fn reserve(ipam: &mut IpamState, peer: &str, now: Timestamp) -> [Cidr; 2] {
     let names = ipam.reserve(&id(peer), cidr(PODS), cidr(EXTERNAL), now).unwrap();
     [names.our_name_for_pods().unwrap(), names.our_name_for_external().unwrap()]
 }

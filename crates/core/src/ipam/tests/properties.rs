@@ -140,7 +140,7 @@ proptest! {
 }
 
 /// The addresses given for each cluster.
-pub(super) fn answers(ipam: &Ipam) -> BTreeMap<(ClusterId, IpAddr), IpAddr> {
+pub(super) fn answers(ipam: &IpamState) -> BTreeMap<(ClusterId, IpAddr), IpAddr> {
     let mut answers = BTreeMap::new();
     for (part, _, given) in ipam.external.all() {
         if let Some(address) = ipam.external.get(part.cluster(), given.ip) {
@@ -158,7 +158,7 @@ fn shuffled<T>(mut all: Vec<T>, order: &[Index]) -> Vec<T> {
     all
 }
 
-pub(super) fn no_overlap(ipam: &Ipam) {
+pub(super) fn no_overlap(ipam: &IpamState) {
     let own = [ipam.config.pod_cidr, ipam.config.service_cidr, ipam.external_cidr()];
     let names = ipam.clusters.values().flat_map(|subnets| {
         [subnets.our_name_for_pods().unwrap(), subnets.our_name_for_external().unwrap()]

@@ -27,7 +27,7 @@ pub(super) fn kind() -> impl Strategy<Value = Kind> {
 
 /// What is known, when, and what has been.
 pub(super) struct World {
-    pub(super) ipam: Ipam,
+    pub(super) ipam: IpamState,
     pub(super) now: Timestamp,
     kind: Kind,
     /// When a peer lost a name.
@@ -79,7 +79,7 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
 
 impl World {
     pub(super) fn new(kind: Kind) -> Self {
-        let ipam = Ipam::load(kind.config(vec![]), &[], &[], NOW).unwrap();
+        let ipam = IpamState::load(kind.config(vec![]), &[], &[], NOW).unwrap();
         Self { ipam, now: NOW, kind, freed: Vec::new() }
     }
 
@@ -177,7 +177,7 @@ impl World {
 }
 
 /// No endpoint is in a name that was freed, unless a peer has it.
-pub(super) fn lead_to_nobody_who_is_gone(ipam: &Ipam, freed: &[Cidr]) {
+pub(super) fn lead_to_nobody_who_is_gone(ipam: &IpamState, freed: &[Cidr]) {
     for (of, _) in answers(ipam) {
         let is_freed = freed.iter().any(|name| name.net().contains(&of.1));
         assert!(!is_freed || ipam.is_of_peer(of.1), "{of:?} is mapped, and of a peer that is gone");

@@ -10,7 +10,7 @@ use tombolo_api::{
     virtualkubelet::ShadowPod,
 };
 
-use super::{RawPod, Route, annotation, forge, map, restarts::Restarts};
+use super::{ClusterPair, RawPod, annotation, forge, map, restarts::Restarts};
 use crate::reflect::pod_status::{self, Viewpoint};
 
 /// All that is known of one pod.
@@ -93,9 +93,9 @@ const REFUSED: &str = "RemotePodRefused";
 const MISSING: (&str, &str) = ("RemotePodMissing", "the remote cluster is making the pod anew");
 
 /// What a pod needs next. `None` for `home` means that it is known not to be there.
-pub fn decide(seen: Seen<'_>, route: Route<'_>, from: Viewpoint<'_>) -> Decision {
+pub fn decide(seen: Seen<'_>, clusters: ClusterPair<'_>, from: Viewpoint<'_>) -> Decision {
     let Some(home) = seen.home else {
-        let ours = seen.shadow.filter(|shadow| is_from_to(&shadow.metadata, route));
+        let ours = seen.shadow.filter(|shadow| is_from_to(&shadow.metadata, clusters));
         return Decision {
             remote: ours.map_or(Remote::Nothing, |s| delete(s, None)),
             ..Decision::default()
@@ -110,7 +110,7 @@ pub fn decide(seen: Seen<'_>, route: Route<'_>, from: Viewpoint<'_>) -> Decision
     if home.is_of_daemon_set() {
         return Decision { home: stay_pending(home, DAEMON_SET), ..Decision::default() };
     }
-    let forged = forge(home, namespace, route);
+    let forged = forge(home, namespace, clusters);
     let remote = match seen.shadow {
         None if home.is_finished() => Remote::Nothing,
         None => Remote::Apply(Box::new(forged)),
@@ -213,10 +213,10 @@ fn stands_for(metadata: &ObjectMeta, home: &RawPod) -> bool {
     annotation(metadata, HOME_UID_ANNOTATION) == home.metadata.uid.as_deref()
 }
 
-fn is_from_to(metadata: &ObjectMeta, route: Route<'_>) -> bool {
+fn is_from_to(metadata: &ObjectMeta, clusters: ClusterPair<'_>) -> bool {
     let labels = map(metadata.labels.as_ref());
-    labels.get(ORIGIN_LABEL) == Some(&route.home.as_str())
-        && labels.get(DESTINATION_LABEL) == Some(&route.remote.as_str())
+    labels.get(ORIGIN_LABEL) == Some(&clusters.home.as_str())
+        && labels.get(DESTINATION_LABEL) == Some(&clusters.remote.as_str())
 }
 
 /// What the remote cluster notes on a ShadowPod, or we do when it is to go, is none of the pod's.
@@ -257,8 +257,8 @@ mod tests {
     }
 
     fn shadow_of(home: &RawPod) -> ShadowPod {
-        let route = Route { home: &id("rome"), remote: &id("milan") };
-        let mut shadow = forge(home, "shop-rome", route);
+        let clusters = ClusterPair { home: &id("rome"), remote: &id("milan") };
+        let mut shadow = forge(home, "shop-rome", clusters);
         shadow.metadata.uid = Some("s1".into());
         shadow
     }
@@ -283,7 +283,7 @@ mod tests {
             not_ready,
             now: "2026-01-02T00:00:00Z".parse().unwrap(),
         };
-        decide(seen, Route { home: &id("rome"), remote: &id("milan") }, from)
+        decide(seen, ClusterPair { home: &id("rome"), remote: &id("milan") }, from)
     }
 
     fn seen<'a>(

@@ -2,7 +2,7 @@
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum KubeletRequest {
     /// Whether anybody is there.
     Health,
     /// The pods of the node.
@@ -36,22 +36,22 @@ const LOG_OPTIONS: [&str; 8] = [
 const STREAMS: [(&str, &str); 4] =
     [("input", "stdin"), ("output", "stdout"), ("error", "stderr"), ("tty", "tty")];
 
-impl Route {
+impl KubeletRequest {
     pub(super) fn parse(path: &str, query: &str) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         match parts[..] {
             ["healthz"] => Some(Self::Health),
             ["pods"] => Some(Self::Pods),
             ["containerLogs", namespace, pod, container] => {
-                Call::route("log", namespace, pod, Some(container), log_query(query))
+                Call::request("log", namespace, pod, Some(container), log_query(query))
             }
             [kind @ ("exec" | "attach"), namespace, pod, container]
             | [kind @ ("exec" | "attach"), namespace, pod, _, container] => {
                 let kind = if kind == "exec" { "exec" } else { "attach" };
-                Call::route(kind, namespace, pod, Some(container), stream_query(query))
+                Call::request(kind, namespace, pod, Some(container), stream_query(query))
             }
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
-                Call::route("portforward", namespace, pod, None, port_query(query))
+                Call::request("portforward", namespace, pod, None, port_query(query))
             }
             _ => None,
         }
@@ -59,20 +59,20 @@ impl Route {
 }
 
 impl Call {
-    fn route(
+    fn request(
         subresource: &'static str,
         namespace: &str,
         pod: &str,
         container: Option<&str>,
         mut query: Vec<String>,
-    ) -> Option<Route> {
+    ) -> Option<KubeletRequest> {
         if ![Some(namespace), Some(pod), container].into_iter().flatten().all(is_name) {
             return None;
         }
         if let Some(container) = container {
             query.insert(0, format!("container={container}"));
         }
-        Some(Route::Pod(Self {
+        Some(KubeletRequest::Pod(Self {
             namespace: namespace.to_owned(),
             pod: pod.to_owned(),
             subresource,
@@ -134,8 +134,8 @@ mod tests {
     use super::*;
 
     fn there(path: &str, query: &str) -> Option<String> {
-        match Route::parse(path, query)? {
-            Route::Pod(call) => Some(call.path_there("shop-rome")),
+        match KubeletRequest::parse(path, query)? {
+            KubeletRequest::Pod(call) => Some(call.path_there("shop-rome")),
             _ => None,
         }
     }
@@ -170,8 +170,8 @@ mod tests {
         for path in
             ["/", "/run/a/b/c", "/containerLogs/a/b", "/exec/a/..%2fb/c", "/exec/a/../c", "/logs/x"]
         {
-            assert_eq!(Route::parse(path, ""), None, "{path}");
+            assert_eq!(KubeletRequest::parse(path, ""), None, "{path}");
         }
-        assert_eq!(Route::parse("/pods/", ""), Some(Route::Pods));
+        assert_eq!(KubeletRequest::parse("/pods/", ""), Some(KubeletRequest::Pods));
     }
 }

@@ -1,38 +1,38 @@
 //! The NamespaceMap for every cluster that offers resources: which namespaces it is to have.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     runtime::reflector::{ObjectRef, Store},
 };
-use tombolo_api::names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL};
+use tombolo_api::names::REPLICATED_FROM_LABEL;
 use tombolo_api::{
-    ClusterIdentity, ClusterName,
-    discovery::ForeignCluster,
-    offloading::NamespaceOffloading,
-    sharing::ResourceOffer,
-    virtualkubelet::{NamespaceMap, NamespaceMapSpec},
+    ClusterIdentity, ClusterName, discovery::ForeignCluster, offloading::NamespaceOffloading,
+    sharing::ResourceOffer, virtualkubelet::NamespaceMap,
 };
-use tombolo_core::offloading::{MapFate, desired_mapping, map_fate, target};
-use tombolo_runtime::{observe::Observer, writer};
+use tombolo_core::offloading::{
+    MapFate, Target, Wish, desired_mapping, is_left_over, is_ours, map_fate, map_to_apply, target,
+};
+use tombolo_runtime::{
+    observe::{Change, IndexBy, Watched},
+    queue::{self, Queue, queue},
+    writer,
+};
 
 use crate::context::Context;
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
-    let (mut observer, watches) = (Observer::new(), &ctx.watches);
-    let seen = Seen {
-        client: ctx.client.clone(),
-        home: ctx.settings.cluster_name.clone(),
-        offloadings: observer.share(watches.of()),
-        offers: observer.share(watches.of()),
-        nodes: observer.share(watches.of()),
-        clusters: observer.share(watches.of()),
-        maps: observer.share(watches.of()),
-    };
-    observer.run("namespace_map", &ctx.shutdown, || seen.reconcile()).await;
+    let (queue, asked) = queue();
+    let seen = Seen::new(&ctx);
+    seen.feed(&queue);
+    let work = queue::run("namespace_map", asked, async |namespace: String| {
+        seen.filled().await;
+        seen.reconcile(&namespace).await
+    });
+    ctx.shutdown.or(work).await;
 }
 
 /// What could not be done.
@@ -49,92 +49,181 @@ const MANAGER: &str = "liqo-control/namespace-map";
 struct Seen {
     client: Client,
     home: ClusterName,
-    offloadings: Store<NamespaceOffloading>,
-    offers: Store<ResourceOffer>,
-    nodes: Store<Node>,
-    clusters: Store<ForeignCluster>,
-    maps: Store<NamespaceMap>,
-}
-
-/// A cluster that has offered something, and where what belongs to it is.
-struct Peer {
-    identity: ClusterIdentity,
-    namespace: String,
-    offer: Arc<ResourceOffer>,
+    clusters: Arc<Watched<ForeignCluster>>,
+    maps: Arc<Watched<NamespaceMap>>,
+    nodes: Arc<Watched<Node>>,
+    offers: Arc<Watched<ResourceOffer>>,
+    offloadings: Arc<Watched<NamespaceOffloading>>,
+    peers: Peers,
+    /// The maps that this cluster has made, by namespace.
+    ours: IndexBy<String, NamespaceMap>,
 }
 
 impl Seen {
-    async fn reconcile(&self) -> Result<(), Error> {
-        let peers = self.peers();
-        let mut outcome = Ok(());
-        for peer in peers.values() {
-            match map_fate(Some(&peer.offer)) {
-                MapFate::Keep => outcome = outcome.and(self.keep(peer).await),
-                MapFate::Drain | MapFate::Remove => {}
-            }
+    fn new(ctx: &Context) -> Self {
+        let watches = &ctx.watches;
+        let (clusters, maps) = (watches.of(), watches.of::<NamespaceMap>());
+        let (nodes, offers) = (watches.of(), watches.of());
+        Self {
+            client: ctx.client.clone(),
+            home: ctx.settings.cluster_name.clone(),
+            peers: Peers::new(&clusters, &nodes, &offers),
+            ours: maps.index_by(|map| map.namespace().filter(|_| is_ours(map))),
+            offloadings: watches.of(),
+            clusters,
+            maps,
+            nodes,
+            offers,
         }
-        let ours = |map: &NamespaceMap| map.labels().contains_key(REPLICATE_TO_LABEL);
-        for map in self.maps.state_filter(ours) {
-            let namespace = map.namespace().unwrap_or_default();
-            let offer = peers.get(&namespace).map(|peer| &*peer.offer);
-            let leaves = map.meta().deletion_timestamp.is_some();
-            if map_fate(offer) == MapFate::Remove && !leaves {
-                let name = map.name_any();
-                let api: Api<NamespaceMap> = Api::namespaced(self.client.clone(), &namespace);
-                let deleted = writer::delete_if_same(&api, &name, map.uid().as_deref()).await;
-                outcome =
-                    outcome.and(deleted.map_err(|error| Error::Delete(namespace, name, error)));
-            }
-        }
-        outcome
     }
 
-    /// By tenant namespace. Who has made an offer, its namespace says, and not the offer.
-    fn peers(&self) -> BTreeMap<String, Peer> {
-        let clusters = self.clusters.state();
-        let peer = |offer: Arc<ResourceOffer>| {
-            let namespace = offer.namespace()?;
-            let cluster = clusters.iter().find(|cluster| {
-                let status = cluster.status.as_ref();
-                let tenant = status.and_then(|status| status.tenant_namespace.as_ref());
-                tenant.and_then(|tenant| tenant.local.as_ref()) == Some(&namespace)
-            })?;
-            let identity = cluster.spec.cluster_identity.clone()?;
-            Some((namespace.clone(), Peer { identity, namespace, offer }))
-        };
-        let theirs = |offer: &ResourceOffer| offer.labels().contains_key(REPLICATED_FROM_LABEL);
-        self.offers.state_filter(theirs).into_iter().filter_map(peer).collect()
+    /// By tenant namespace. Each has at most one map of ours.
+    fn feed(&self, queue: &Queue<String>) {
+        self.maps.feed(queue, ResourceExt::namespace);
+        self.offers.feed(queue, ResourceExt::namespace);
+        self.clusters.feed_changes(queue, |change| {
+            let is_news = change.is_of(|cluster| (tenant(cluster), &cluster.spec.cluster_identity));
+            change.both().filter(|_| is_news).filter_map(tenant).cloned().collect::<Vec<_>>()
+        });
+        let peers = self.peers.clone();
+        self.nodes.feed_changes(queue, move |change| peers.by_node(&change));
+        let peers = self.peers.clone();
+        self.offloadings.feed_changes(queue, move |change| peers.concerned(&change));
     }
 
-    async fn keep(&self, peer: &Peer) -> Result<(), Error> {
-        let namespace = &peer.namespace;
-        let have = self.maps.get(&ObjectRef::new(self.home.as_str()).within(namespace));
-        if have.as_ref().is_some_and(|map| map.meta().deletion_timestamp.is_some()) {
-            return Ok(());
+    async fn filled(&self) {
+        tokio::join!(
+            self.peers.filled(),
+            self.nodes.filled(),
+            self.ours.filled(),
+            self.offloadings.filled(),
+        );
+    }
+
+    async fn reconcile(&self, namespace: &str) -> Result<(), Error> {
+        let peer = self.peers.at(namespace);
+        let fate = map_fate(peer.as_ref().map(|peer| &*peer.offer));
+        if let (MapFate::Keep, Some(peer)) = (fate, &peer) {
+            self.keep(namespace, peer).await?;
         }
-        let node = peer.offer.status.as_ref().and_then(|status| status.virtual_node.as_ref());
-        let node = node.and_then(|name| self.nodes.get(&ObjectRef::new(name)));
-        let target = target(&peer.identity, &peer.offer, node.as_ref().map(|node| node.labels()));
-        let offloadings = self.offloadings.state();
+        let ours = self.ours.get(namespace);
+        let api: Api<NamespaceMap> = Api::namespaced(self.client.clone(), namespace);
+        for map in ours.iter().filter(|map| is_left_over(map, fate)) {
+            let name = map.name_any();
+            let deleted = writer::delete_if_same(&api, &name, map.uid().as_deref()).await;
+            deleted.map_err(|error| Error::Delete(namespace.to_owned(), name, error))?;
+        }
+        Ok(())
+    }
+
+    async fn keep(&self, namespace: &str, peer: &Peer) -> Result<(), Error> {
+        let have = self.maps.get(namespace, self.home.as_str());
         let now = have.as_ref().map(|map| map.spec.desired_mapping.clone()).unwrap_or_default();
-        let desired = desired_mapping(offloadings.iter().map(|o| &**o), &target, &self.home, &now);
-        let replicate_to = peer.identity.cluster_id.as_str();
-        if let Some(have) = &have
-            && have.spec.desired_mapping == desired
-            && have.labels().get(REPLICATE_TO_LABEL).map(String::as_str) == Some(replicate_to)
-        {
+        let offloadings = self.offloadings.all();
+        let offloadings = offloadings.iter().map(|offloading| &**offloading);
+        let desired = desired_mapping(offloadings, &peer.target(), &self.home, &now);
+        let ClusterIdentity { cluster_id, cluster_name } = &peer.identity;
+        let Some(map) = map_to_apply(&self.home, cluster_id, desired, have.as_deref()) else {
             return Ok(());
-        }
-        let spec = NamespaceMapSpec { desired_mapping: desired };
-        let mut map = NamespaceMap::new(self.home.as_str(), spec);
-        map.metadata.labels =
-            Some([(REPLICATE_TO_LABEL.to_owned(), replicate_to.to_owned())].into());
+        };
         let api: Api<NamespaceMap> = Api::namespaced(self.client.clone(), namespace);
         let written = match have.as_ref().and_then(|map| map.uid()) {
             Some(uid) => writer::apply_to(&api, MANAGER, &uid, &map).await,
             None => writer::apply(&api, MANAGER, &map).await,
         };
-        let name = &peer.identity.cluster_name;
-        written.map(drop).map_err(|error| Error::Write(name.clone(), namespace.clone(), error))
+        let failed = |error| Error::Write(cluster_name.clone(), namespace.to_owned(), error);
+        written.map(drop).map_err(failed)
     }
+}
+
+/// The clusters that have offered something.
+#[derive(Clone)]
+struct Peers {
+    /// By tenant namespace.
+    clusters: IndexBy<String, ForeignCluster>,
+    /// What they offer, by tenant namespace.
+    offers: IndexBy<String, ResourceOffer>,
+    /// The same, by the name of the virtual node.
+    offers_by_node: IndexBy<String, ResourceOffer>,
+    nodes: Store<Node>,
+    all: Store<ResourceOffer>,
+}
+
+/// A cluster that has offered something.
+struct Peer {
+    identity: ClusterIdentity,
+    offer: Arc<ResourceOffer>,
+    node: Option<Arc<Node>>,
+}
+
+impl Peers {
+    fn new(
+        clusters: &Watched<ForeignCluster>,
+        nodes: &Watched<Node>,
+        offers: &Watched<ResourceOffer>,
+    ) -> Self {
+        Self {
+            clusters: clusters.index_by(|cluster| tenant(cluster).cloned()),
+            offers: offers.index_by(|offer| offer.namespace().filter(|_| is_theirs(offer))),
+            offers_by_node: offers.index_by(|offer| virtual_node(offer).cloned()),
+            nodes: nodes.index().clone(),
+            all: offers.index().clone(),
+        }
+    }
+
+    async fn filled(&self) {
+        tokio::join!(self.clusters.filled(), self.offers.filled());
+    }
+
+    /// The one with this tenant namespace. Who has made an offer, its namespace says, and not the
+    /// offer.
+    fn at(&self, namespace: &str) -> Option<Peer> {
+        let offer = self.offers.get(namespace).into_iter().next()?;
+        let clusters = self.clusters.get(namespace);
+        let identity = clusters.iter().find_map(|cluster| cluster.spec.cluster_identity.clone())?;
+        let node = virtual_node(&offer).and_then(|name| self.nodes.get(&ObjectRef::new(name)));
+        Some(Peer { identity, offer, node })
+    }
+
+    /// The tenant namespace of the cluster that a node stands for, if its labels have changed.
+    fn by_node(&self, change: &Change<'_, Node>) -> Vec<String> {
+        if !change.is_of(|node| node.metadata.labels.as_ref()) {
+            return Vec::new();
+        }
+        let offers = change.both().flat_map(|node| self.offers_by_node.get(&node.name_any()));
+        offers.filter_map(|offer| offer.namespace()).collect()
+    }
+
+    /// The tenant namespaces of the clusters that a NamespaceOffloading selects, or did before, if
+    /// it asks for something else.
+    fn concerned(&self, change: &Change<'_, NamespaceOffloading>) -> Vec<String> {
+        if !change.is_of(Wish::of) {
+            return Vec::new();
+        }
+        let offers = self.all.state_filter(is_theirs);
+        let namespaces = offers.iter().filter_map(|offer| offer.namespace());
+        let is_concerned = |namespace: &String| {
+            let target = self.at(namespace).map(|peer| peer.target());
+            target.is_some_and(|target| change.both().any(|it| Wish::of(it).concerns(&target)))
+        };
+        namespaces.filter(is_concerned).collect()
+    }
+}
+
+impl Peer {
+    fn target(&self) -> Target {
+        target(&self.identity, &self.offer, self.node.as_ref().map(|node| node.labels()))
+    }
+}
+
+fn is_theirs(offer: &ResourceOffer) -> bool {
+    offer.labels().contains_key(REPLICATED_FROM_LABEL)
+}
+
+fn virtual_node(offer: &ResourceOffer) -> Option<&String> {
+    offer.status.as_ref()?.virtual_node.as_ref()
+}
+
+fn tenant(cluster: &ForeignCluster) -> Option<&String> {
+    cluster.status.as_ref()?.tenant_namespace.as_ref()?.local.as_ref()
 }

@@ -1,29 +1,30 @@
 //! Namespaces that reach into other clusters: the quick way by a label, what a NamespaceOffloading
 //! puts into its namespace, and what it says of how far it has come.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::json;
 use tombolo_api::names::{
-    ENABLED, ENABLED_LABEL, FINALIZER, KUBELET_ACCOUNT, KUBELET_NAMESPACE_ROLE,
-    KUBELET_ROLE_BINDING, MADE_FOR_ANNOTATION, NAMESPACE, NAMESPACE_OFFLOADING, REPLICATE_TO_LABEL,
-    SCHEDULING, SCHEDULING_LABEL,
+    ENABLED_LABEL, FINALIZER, KUBELET_ACCOUNT, KUBELET_NAMESPACE_ROLE, KUBELET_ROLE_BINDING,
+    MADE_FOR_ANNOTATION, NAMESPACE, NAMESPACE_OFFLOADING, SCHEDULING, SCHEDULING_LABEL,
 };
 use tombolo_api::{
-    ClusterId,
     offloading::{NamespaceOffloading, NamespaceOffloadingSpec},
     virtualkubelet::NamespaceMap,
 };
-use tombolo_core::offloading::{PeerMap, is_gone_everywhere, status};
+use tombolo_core::offloading::{
+    NamespaceStep, PeerMap, namespace_step, reported_namespaces, reported_otherwise, status,
+};
 use tombolo_runtime::{
     finalizer,
-    observe::{Observer, named},
+    observe::{IndexBy, Watched, named},
+    queue::{self, Queue, queue},
     writer,
 };
 
@@ -34,15 +35,17 @@ use crate::{
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
-    let (mut observer, watches, client) = (Observer::new(), &ctx.watches, &ctx.client);
-    let seen = Seen {
-        client: client.clone(),
-        namespaces: observer.share(watches.of()),
-        offloadings: observer.share(watches.of()),
-        maps: observer.share(watches.of()),
-        bindings: observer.watch(Api::all(client.clone()), named(KUBELET_ROLE_BINDING)),
-    };
-    observer.run("namespace_offloading", &ctx.shutdown, || seen.reconcile()).await;
+    let (queue, asked) = queue();
+    let seen = Seen::new(&ctx);
+    seen.feed(&queue);
+    let work = queue::run("namespace_offloading", asked, async |name: String| {
+        seen.filled().await;
+        match seen.namespaces.get("", &name) {
+            Some(namespace) => seen.reconcile(&namespace).await,
+            None => Ok(()),
+        }
+    });
+    ctx.shutdown.or(work).await;
 }
 
 /// What could not be done.
@@ -66,132 +69,78 @@ const MANAGER: &str = "liqo-control/offloading";
 
 struct Seen {
     client: Client,
-    namespaces: Store<Namespace>,
-    offloadings: Store<NamespaceOffloading>,
-    maps: Store<NamespaceMap>,
-    bindings: Store<RoleBinding>,
+    namespaces: Arc<Watched<Namespace>>,
+    offloadings: Arc<Watched<NamespaceOffloading>>,
+    bindings: Watched<RoleBinding>,
+    maps: Arc<Watched<NamespaceMap>>,
+    /// The maps that this cluster has made, by the namespaces of this cluster in them.
+    maps_of: IndexBy<String, NamespaceMap>,
 }
 
 impl Seen {
-    /// Goes through all namespaces; one that fails does not keep the others waiting.
-    async fn reconcile(&self) -> Result<(), Error> {
-        let by_namespace = |offloading: Arc<NamespaceOffloading>| {
-            (offloading.namespace().unwrap_or_default(), offloading)
-        };
-        let offloadings: BTreeMap<_, _> =
-            self.offloadings.state().into_iter().map(by_namespace).collect();
-        let maps = self.maps.state();
-        let maps: Vec<_> = maps.iter().filter_map(|map| Some((peer(map)?, map))).collect();
-        let maps: Vec<_> = maps.iter().map(|(cluster, map)| PeerMap { cluster, map }).collect();
-        let mut outcome = Ok(());
-        for namespace in self.namespaces.state() {
-            let offloading = offloadings.get(&namespace.name_any()).map(|o| &**o);
-            outcome = outcome.and(self.quick_way(&namespace, offloading).await);
-            outcome = outcome.and(match offloading {
-                Some(offloading) if offloading.meta().deletion_timestamp.is_some() => {
-                    self.end(&namespace, offloading, &maps).await
-                }
-                Some(offloading) => self.establish(&namespace, offloading, &maps).await,
-                None => self.label(&namespace, false).await,
-            });
+    fn new(ctx: &Context) -> Self {
+        let maps = ctx.watches.of();
+        Self {
+            client: ctx.client.clone(),
+            namespaces: ctx.watches.of(),
+            offloadings: ctx.watches.of(),
+            bindings: Watched::new(Api::all(ctx.client.clone()), named(KUBELET_ROLE_BINDING)),
+            maps_of: maps.index_by(reported_namespaces),
+            maps,
         }
-        outcome
     }
 
-    /// The label makes a NamespaceOffloading; without the label, one that was so made goes.
-    async fn quick_way(
-        &self,
-        namespace: &Namespace,
-        offloading: Option<&NamespaceOffloading>,
-    ) -> Result<(), Error> {
+    /// By the name of the namespace.
+    fn feed(&self, queue: &Queue<String>) {
+        self.namespaces.feed(queue, |namespace| [namespace.name_any()]);
+        self.offloadings.feed(queue, ResourceExt::namespace);
+        self.bindings.feed(queue, ResourceExt::namespace);
+        self.maps.feed_changes(queue, |change| reported_otherwise(change.before, change.after));
+    }
+
+    async fn filled(&self) {
+        tokio::join!(
+            self.namespaces.filled(),
+            self.offloadings.filled(),
+            self.bindings.filled(),
+            self.maps_of.filled(),
+        );
+    }
+
+    async fn reconcile(&self, namespace: &Namespace) -> Result<(), Error> {
         let name = namespace.name_any();
-        let leaves = namespace.meta().deletion_timestamp.is_some();
-        let enabled = namespace.labels().get(ENABLED_LABEL).is_some_and(|value| value == ENABLED);
-        let api = Api::namespaced(self.client.clone(), &name);
-        match offloading {
-            None if enabled && !leaves => {
-                let mut offloading = NamespaceOffloading::new(
-                    NAMESPACE_OFFLOADING,
-                    NamespaceOffloadingSpec::default(),
-                );
-                let annotation = (MADE_FOR_ANNOTATION.to_owned(), ENABLED_LABEL.to_owned());
-                offloading.metadata.annotations = Some([annotation].into());
-                match api.create(&Default::default(), &offloading).await {
-                    Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-                    other => other.map(drop).map_err(|error| Error::Make(name, error)),
-                }
-            }
-            Some(offloading)
-                if !enabled
-                    && offloading.meta().deletion_timestamp.is_none()
-                    && offloading.annotations().contains_key(MADE_FOR_ANNOTATION) =>
-            {
+        let offloading = self.offloadings.get(&name, NAMESPACE_OFFLOADING);
+        let maps = self.maps_of.get(&name);
+        let maps: Vec<_> = maps.iter().filter_map(|map| PeerMap::of(map)).collect();
+        let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), &name);
+        match namespace_step(namespace, offloading.as_deref(), &maps) {
+            NamespaceStep::Create => create(&api, name).await,
+            NamespaceStep::Delete(offloading) => {
                 let uid = offloading.uid();
                 let deleted =
                     writer::delete_if_same(&api, NAMESPACE_OFFLOADING, uid.as_deref()).await;
                 deleted.map_err(|error| Error::Delete(name, error))
             }
-            _ => Ok(()),
+            NamespaceStep::Establish(offloading) => {
+                let added = finalizer::add(&api, offloading, FINALIZER).await;
+                added.map_err(|error| Error::Finalize(name.clone(), error))?;
+                self.label(namespace, true).await?;
+                self.bind(&name, offloading).await?;
+                report(&api, offloading, &maps).await
+            }
+            NamespaceStep::Report(offloading) => report(&api, offloading, &maps).await,
+            NamespaceStep::Drain(offloading) => {
+                self.label(namespace, false).await?;
+                report(&api, offloading, &maps).await
+            }
+            NamespaceStep::Release(offloading) => {
+                self.label(namespace, false).await?;
+                self.unbind(&name).await?;
+                let removed = finalizer::remove(&api, offloading, FINALIZER).await;
+                removed.map_err(|error| Error::Finalize(name, error))
+            }
+            NamespaceStep::Leave => self.label(namespace, false).await,
         }
-    }
-
-    async fn establish(
-        &self,
-        namespace: &Namespace,
-        offloading: &NamespaceOffloading,
-        maps: &[PeerMap<'_>],
-    ) -> Result<(), Error> {
-        let name = namespace.name_any();
-        let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), &name);
-        if namespace.meta().deletion_timestamp.is_none() {
-            let added = finalizer::add(&api, offloading, FINALIZER).await;
-            added.map_err(|error| Error::Finalize(name.clone(), error))?;
-            self.label(namespace, true).await?;
-            self.bind(&name, offloading).await?;
-        }
-        self.report(offloading, maps).await
-    }
-
-    async fn report(
-        &self,
-        offloading: &NamespaceOffloading,
-        maps: &[PeerMap<'_>],
-    ) -> Result<(), Error> {
-        let status = status(offloading, maps, jiff::Timestamp::now());
-        if offloading.status.as_ref() == Some(&status) {
-            return Ok(());
-        }
-        let namespace = offloading.namespace().unwrap_or_default();
-        let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), &namespace);
-        let written = writer::apply_status(&api, MANAGER, NAMESPACE_OFFLOADING, &status).await;
-        writer::absent_is_fine(written.map(drop)).map_err(|error| Error::Status(namespace, error))
-    }
-
-    /// New pods stay here from the start; what virtual nodes need stays until nothing is left of
-    /// the namespace in other clusters.
-    async fn end(
-        &self,
-        namespace: &Namespace,
-        offloading: &NamespaceOffloading,
-        maps: &[PeerMap<'_>],
-    ) -> Result<(), Error> {
-        let name = namespace.name_any();
-        self.label(namespace, false).await?;
-        let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), &name);
-        if !is_gone_everywhere(&name, maps) {
-            return self.report(offloading, maps).await;
-        }
-        let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &name);
-        if let Some(binding) = self.binding(&name)
-            && is_ours(&binding)
-        {
-            let uid = binding.uid();
-            let deleted =
-                writer::delete_if_same(&bindings, KUBELET_ROLE_BINDING, uid.as_deref()).await;
-            deleted.map_err(|error| Error::Bind(name.clone(), error))?;
-        }
-        let removed = finalizer::remove(&api, offloading, FINALIZER).await;
-        removed.map_err(|error| Error::Finalize(name, error))
     }
 
     async fn label(&self, namespace: &Namespace, wanted: bool) -> Result<(), Error> {
@@ -212,7 +161,7 @@ impl Seen {
 
     async fn bind(&self, namespace: &str, owner: &NamespaceOffloading) -> Result<(), Error> {
         let wanted = role_binding(owner);
-        let is_there = self.binding(namespace).is_some_and(|have| {
+        let is_there = self.bindings.get(namespace, KUBELET_ROLE_BINDING).is_some_and(|have| {
             have.role_ref == wanted.role_ref
                 && have.subjects == wanted.subjects
                 && have.owner_references() == wanted.owner_references()
@@ -225,9 +174,41 @@ impl Seen {
         applied.map(drop).map_err(|error| Error::Bind(namespace.to_owned(), error))
     }
 
-    fn binding(&self, namespace: &str) -> Option<Arc<RoleBinding>> {
-        self.bindings.get(&ObjectRef::new(KUBELET_ROLE_BINDING).within(namespace))
+    async fn unbind(&self, namespace: &str) -> Result<(), Error> {
+        let binding = self.bindings.get(namespace, KUBELET_ROLE_BINDING);
+        let Some(binding) = binding.filter(|binding| is_ours(binding)) else {
+            return Ok(());
+        };
+        let (api, uid) = (Api::namespaced(self.client.clone(), namespace), binding.uid());
+        let deleted =
+            writer::delete_if_same::<RoleBinding>(&api, KUBELET_ROLE_BINDING, uid.as_deref()).await;
+        deleted.map_err(|error| Error::Bind(namespace.to_owned(), error))
     }
+}
+
+async fn create(api: &Api<NamespaceOffloading>, namespace: String) -> Result<(), Error> {
+    let spec = NamespaceOffloadingSpec::default();
+    let mut offloading = NamespaceOffloading::new(NAMESPACE_OFFLOADING, spec);
+    let annotation = (MADE_FOR_ANNOTATION.to_owned(), ENABLED_LABEL.to_owned());
+    offloading.metadata.annotations = Some([annotation].into());
+    match api.create(&Default::default(), &offloading).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        other => other.map(drop).map_err(|error| Error::Make(namespace, error)),
+    }
+}
+
+async fn report(
+    api: &Api<NamespaceOffloading>,
+    offloading: &NamespaceOffloading,
+    maps: &[PeerMap<'_>],
+) -> Result<(), Error> {
+    let status = status(offloading, maps, Timestamp::now());
+    if offloading.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    let written = writer::apply_status(api, MANAGER, NAMESPACE_OFFLOADING, &status).await;
+    let failed = |error| Error::Status(offloading.namespace().unwrap_or_default(), error);
+    writer::absent_is_fine(written.map(drop)).map_err(failed)
 }
 
 /// Lets virtual nodes read what they reflect from a namespace.
@@ -240,8 +221,4 @@ fn role_binding(owner: &NamespaceOffloading) -> RoleBinding {
 
 fn is_ours(binding: &RoleBinding) -> bool {
     binding.owner_references().iter().any(|owner| owner.kind == "NamespaceOffloading")
-}
-
-fn peer(map: &NamespaceMap) -> Option<ClusterId> {
-    map.labels().get(REPLICATE_TO_LABEL)?.parse().ok()
 }

@@ -1,60 +1,50 @@
 //! The namespaces that stand for those of other clusters: made, kept and removed as the
 //! NamespaceMaps say that they have sent. When the peering is over they go, whatever these say.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+mod concerned;
+mod rights;
+
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    core::v1::Namespace,
-    rbac::v1::{RoleBinding, Subject},
-};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     api::{ObjectMeta, PostParams},
-    runtime::reflector::{ObjectRef, Store},
 };
-use tombolo_api::names::{
-    CONTROL_ACCOUNT, CONTROL_TWIN_ROLE, ENDING_TWIN_ROLE, FINALIZER, HOME_NAMESPACE_ANNOTATION,
-    NAMESPACE, REMOTE_CLUSTER_ID_LABEL, REPLICATED_FROM_LABEL, TENANT_ACCOUNT, TWIN_ROLE,
-};
+use tombolo_api::names::{FINALIZER, HOME_NAMESPACE_ANNOTATION, REMOTE_CLUSTER_ID_LABEL};
 use tombolo_api::{
     ClusterId, ClusterName, discovery::ResourceRequest, sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    identity::{Stage, stage, twin_role},
-    offloading::{Existing, Twin, is_outstayed, is_twin, twins},
+    identity::{Stage, stage},
+    offloading::{Received, Twin, TwinPlan, home_cluster, is_twin, outstays_in, received},
 };
 use tombolo_runtime::{
     finalizer,
-    observe::{Observer, Watched, named},
+    observe::{IndexBy, Watched},
+    queue::{self, Again, Queue, queue},
     writer,
 };
 use tracing::info;
 
-use crate::{
-    binding::{Rights, account_of, bind},
-    by_tenant::peer_of,
-    context::Context,
+use self::{
+    concerned::{Concerned, is_received},
+    rights::Bindings,
 };
+use crate::{by_tenant::peer_of, context::Context};
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
-    let (mut observer, watches, client) = (Observer::new(), &ctx.watches, &ctx.client);
-    observer.look_again_after(AGAIN);
-    observer.share(watches.of::<ResourceRequest>());
-    let seen = Seen {
-        client: client.clone(),
-        us: ctx.settings.cluster_name.clone(),
-        requests: watches.of(),
-        offers: observer.share(watches.of()),
-        namespaces: observer.share(watches.of()),
-        maps: observer.share(watches.of()),
-        bindings: Bound::ALL
-            .map(|bound| (bound, observer.watch(Api::all(client.clone()), named(bound.role())))),
-        identities: observer.watch(Api::all(client.clone()), named(TENANT_ACCOUNT)),
-    };
-    observer.run("twin_namespace", &ctx.shutdown, || seen.reconcile()).await;
+    let (queue, asked) = queue();
+    let seen = Seen::new(&ctx);
+    seen.feed(&queue);
+    let work = queue::run("twin_namespace", asked, async |tenant: String| {
+        seen.filled().await;
+        seen.reconcile(&tenant).await
+    });
+    ctx.shutdown.or(work).await;
 }
 
 /// What could not be done.
@@ -76,9 +66,6 @@ enum Error {
 
 const MANAGER: &str = "liqo-control/twin-namespace";
 
-/// Whether somebody has had enough time to leave is looked at this often.
-const AGAIN: Duration = Duration::from_secs(60);
-
 /// Whoever runs pods here from outside gets no more than that: no pod of theirs is privileged, or
 /// sees the node. Who trusts them more changes the label.
 const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
@@ -87,169 +74,177 @@ const POD_SECURITY: &str = "baseline";
 struct Seen {
     client: Client,
     us: ClusterName,
+    maps: Arc<Watched<NamespaceMap>>,
+    namespaces: Arc<Watched<Namespace>>,
+    offers: Arc<Watched<ResourceOffer>>,
     requests: Arc<Watched<ResourceRequest>>,
-    offers: Store<ResourceOffer>,
-    namespaces: Store<Namespace>,
-    maps: Store<NamespaceMap>,
-    bindings: [(Bound, Store<RoleBinding>); 3],
-    /// The bindings of other clusters' identities, in their tenant namespaces.
-    identities: Store<RoleBinding>,
-}
-
-/// Who gets rights in a twin namespace.
-#[derive(Clone, Copy)]
-enum Bound {
-    /// The home cluster, during the peering.
-    Home,
-    /// The home cluster, when the peering is over.
-    EndingHome,
-    /// The controllers of this one.
-    Control,
-}
-
-impl Bound {
-    const ALL: [Self; 3] = [Self::Home, Self::EndingHome, Self::Control];
-
-    /// The ClusterRole, which the RoleBinding is called after.
-    fn role(self) -> &'static str {
-        match self {
-            Self::Home => TWIN_ROLE,
-            Self::EndingHome => ENDING_TWIN_ROLE,
-            Self::Control => CONTROL_TWIN_ROLE,
-        }
-    }
+    bindings: Bindings,
+    concerned: Concerned,
+    /// The maps that other clusters have sent, by tenant namespace.
+    received: IndexBy<String, NamespaceMap>,
+    requests_in: IndexBy<String, ResourceRequest>,
+    /// By home cluster.
+    twins: IndexBy<ClusterId, Namespace>,
 }
 
 impl Seen {
-    /// Goes through all maps; one that fails does not keep the others waiting.
-    async fn reconcile(&self) -> Result<(), Error> {
-        let namespaces = self.namespaces.state();
-        let namespaces: BTreeMap<_, _> =
-            namespaces.into_iter().map(|namespace| (namespace.name_any(), namespace)).collect();
-        let mut outcome = Ok(());
-        let theirs = |map: &NamespaceMap| map.labels().contains_key(REPLICATED_FROM_LABEL);
-        for map in self.maps.state_filter(theirs) {
-            if let Some(home) = sender(&map, &namespaces) {
-                outcome = outcome.and(self.follow(&map, &home, &namespaces).await);
-            }
+    fn new(ctx: &Context) -> Self {
+        let watches = &ctx.watches;
+        let (maps, namespaces) = (watches.of(), watches.of());
+        let requests = watches.of::<ResourceRequest>();
+        Self {
+            client: ctx.client.clone(),
+            us: ctx.settings.cluster_name.clone(),
+            bindings: Bindings::new(&ctx.client),
+            concerned: Concerned::new(&namespaces, &maps),
+            received: maps.index_by(|map| map.namespace().filter(|_| is_received(map))),
+            requests_in: requests.index_by(ResourceExt::namespace),
+            twins: namespaces.index_by(home_cluster),
+            offers: watches.of(),
+            maps,
+            namespaces,
+            requests,
         }
-        outcome
+    }
+
+    /// By tenant namespace.
+    fn feed(&self, queue: &Queue<String>) {
+        self.maps.feed(queue, ResourceExt::namespace);
+        self.requests.feed(queue, ResourceExt::namespace);
+        self.offers.feed(queue, ResourceExt::namespace);
+        let concerned = self.concerned.clone();
+        self.namespaces.feed_changes(queue, move |change| concerned.by_change(&change));
+        self.bindings.feed(queue, &self.concerned);
+    }
+
+    async fn filled(&self) {
+        tokio::join!(
+            self.bindings.filled(),
+            self.offers.filled(),
+            self.received.filled(),
+            self.requests_in.filled(),
+            self.twins.filled(),
+        );
+    }
+
+    /// Follows the maps that the cluster of a tenant namespace has sent. Whose that is, the
+    /// namespace says: what a map says counts for nothing, for its sender writes it.
+    async fn reconcile(&self, tenant: &str) -> Result<Again, Error> {
+        let namespace = self.namespaces.get("", tenant);
+        let Some(home) = namespace.and_then(|namespace| peer_of(&namespace)) else {
+            return Ok(Again::WhenAsked);
+        };
+        let maps = self.received.get(tenant);
+        let requests = self.requests_in.get(tenant);
+        let stage = stage(&self.us, requests.iter().map(|request| &**request));
+        let offer = self.offers.get(tenant, self.us.as_str());
+        let now = Timestamp::now();
+        let mut outcome = Ok(());
+        for map in &maps {
+            let namespaces = self.namespaces_for(map, &home);
+            let existing = namespaces.iter().map(|(name, it)| (name.clone(), is_twin(it, &home)));
+            let next = received(map, stage, offer.as_deref(), &existing.collect(), now);
+            let guest = Guest { home: &home, tenant, stage, namespaces };
+            outcome = outcome.and(self.follow(map, next, &guest).await);
+        }
+        outcome?;
+        let left = outstays_in(stage, offer.as_deref(), now).filter(|_| !maps.is_empty());
+        Ok(left.map_or(Again::WhenAsked, Again::After))
+    }
+
+    /// The twins of a cluster, and what has a name that its map asks for.
+    fn namespaces_for(
+        &self,
+        map: &NamespaceMap,
+        home: &ClusterId,
+    ) -> BTreeMap<String, Arc<Namespace>> {
+        let asked_for = map.spec.desired_mapping.values();
+        let asked_for = asked_for.filter_map(|name| self.namespaces.get("", name));
+        let all = self.twins.get(home).into_iter().chain(asked_for);
+        all.map(|namespace| (namespace.name_any(), namespace)).collect()
     }
 
     async fn follow(
         &self,
         map: &NamespaceMap,
-        home: &ClusterId,
-        namespaces: &BTreeMap<String, Arc<Namespace>>,
+        next: Received,
+        guest: &Guest<'_>,
     ) -> Result<(), Error> {
-        let tenant = map.namespace().unwrap_or_default();
+        let tenant = guest.tenant.to_owned();
         let maps: Api<NamespaceMap> = Api::namespaced(self.client.clone(), &tenant);
-        let leaves = map.meta().deletion_timestamp.is_some();
-        if !leaves && !finalizer::has(map, FINALIZER) {
-            let added = finalizer::add(&maps, map, FINALIZER).await;
+        match next {
             // The change of the map is what goes on from here.
-            return added.map_err(|error| Error::Finalize(tenant, error));
+            Received::Hold => {
+                let added = finalizer::add(&maps, map, FINALIZER).await;
+                added.map_err(|error| Error::Finalize(tenant, error))
+            }
+            Received::Delete => {
+                info!(cluster = %guest.home, "there is no peering any more: its namespaces go");
+                let uid = map.uid();
+                let gone = writer::delete_if_same(&maps, &map.name_any(), uid.as_deref()).await;
+                gone.map_err(|error| Error::Outstayed(tenant, error))
+            }
+            Received::Follow(plan) => {
+                self.carry_out(&plan, guest).await?;
+                if plan.release {
+                    // Whatever else holds it, its sender has put there.
+                    let removed = finalizer::remove_all(&maps, map).await;
+                    return removed.map_err(|error| Error::Finalize(tenant, error));
+                }
+                if map.status.clone().unwrap_or_default() == plan.status {
+                    return Ok(());
+                }
+                let written =
+                    writer::apply_status(&maps, MANAGER, &map.name_any(), &plan.status).await;
+                writer::absent_is_fine(written.map(drop))
+                    .map_err(|error| Error::Status(tenant, error))
+            }
         }
-        let stage = stage(&self.us, self.requests.within(&tenant).iter().map(|request| &**request));
-        let offer = self.offers.get(&ObjectRef::new(self.us.as_str()).within(&tenant));
-        if !leaves && is_outstayed(stage, offer.as_deref(), Timestamp::now()) {
-            info!(cluster = %home, "there is no peering any more: its namespaces go");
-            let gone = writer::delete_if_same(&maps, &map.name_any(), map.uid().as_deref()).await;
-            return gone.map_err(|error| Error::Outstayed(tenant, error));
-        }
-        let wanted = |name: &String| map.spec.desired_mapping.values().any(|want| want == name);
-        let existing: BTreeMap<_, _> = namespaces
-            .iter()
-            .map(|(name, namespace)| (name.clone(), is_twin(namespace, home)))
-            .filter(|(name, existing)| *existing != Existing::Foreign || wanted(name))
-            .collect();
-        let plan = twins(map, &existing);
-        for twin in plan.make.iter().filter(|_| stage >= Stage::Hosted) {
-            self.make(twin, home).await?;
+    }
+
+    async fn carry_out(&self, plan: &TwinPlan, guest: &Guest<'_>) -> Result<(), Error> {
+        let all: Api<Namespace> = Api::all(self.client.clone());
+        for twin in &plan.make {
+            make(&all, twin, guest.home).await?;
         }
         for twin in &plan.keep {
-            self.bind(twin, &tenant, stage).await?;
+            self.bindings.put_right(&twin.name, guest.tenant, guest.stage).await?;
         }
-        let all: Api<Namespace> = Api::all(self.client.clone());
         for name in &plan.delete {
-            let uid = namespaces.get(name).and_then(|namespace| namespace.uid());
+            let uid = guest.namespaces.get(name).and_then(|namespace| namespace.uid());
             let deleted = writer::delete_if_same(&all, name, uid.as_deref()).await;
             deleted.map_err(|error| Error::Delete(name.clone(), error))?;
-        }
-        if leaves && plan.status.current_mapping.is_empty() {
-            // Whatever else holds it, its sender has put there.
-            let removed = finalizer::remove_all(&maps, map).await;
-            return removed.map_err(|error| Error::Finalize(tenant, error));
-        }
-        if map.status.clone().unwrap_or_default() != plan.status {
-            let written = writer::apply_status(&maps, MANAGER, &map.name_any(), &plan.status).await;
-            writer::absent_is_fine(written.map(drop))
-                .map_err(|error| Error::Status(tenant, error))?;
-        }
-        Ok(())
-    }
-
-    /// Makes it only if there is none of that name: whatever is there is looked at first.
-    async fn make(&self, twin: &Twin, home: &ClusterId) -> Result<(), Error> {
-        let namespace = Namespace {
-            metadata: ObjectMeta {
-                name: Some(twin.name.clone()),
-                labels: Some(
-                    [
-                        (REMOTE_CLUSTER_ID_LABEL.to_owned(), home.to_string()),
-                        (POD_SECURITY_LABEL.to_owned(), POD_SECURITY.to_owned()),
-                    ]
-                    .into(),
-                ),
-                annotations: Some(
-                    [(HOME_NAMESPACE_ANNOTATION.to_owned(), twin.home.clone())].into(),
-                ),
-                ..ObjectMeta::default()
-            },
-            ..Namespace::default()
-        };
-        let params = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
-        let made = Api::all(self.client.clone()).create(&params, &namespace).await;
-        writer::absent_is_fine(made.map(drop))
-            .map_err(|error| Error::Make(twin.name.clone(), twin.home.clone(), error))
-    }
-
-    /// The home cluster is whoever its identity says in its tenant namespace: nobody, once that has
-    /// been taken away.
-    fn who(&self, bound: Bound, tenant: &str, stage: Stage) -> Vec<Subject> {
-        match bound {
-            Bound::Home | Bound::EndingHome if bound.role() != twin_role(stage) => Vec::new(),
-            Bound::Home | Bound::EndingHome => {
-                let identity = self.identities.get(&ObjectRef::new(TENANT_ACCOUNT).within(tenant));
-                identity.and_then(|binding| binding.subjects.clone()).unwrap_or_default()
-            }
-            Bound::Control => vec![account_of((CONTROL_ACCOUNT, NAMESPACE))],
-        }
-    }
-
-    async fn bind(&self, twin: &Twin, tenant: &str, stage: Stage) -> Result<(), Error> {
-        let api = Api::namespaced(self.client.clone(), &twin.name);
-        for (bound, bindings) in &self.bindings {
-            let role = bound.role();
-            let who = self.who(*bound, tenant, stage);
-            let have = bindings.get(&ObjectRef::new(role).within(&twin.name));
-            let is_as_wanted = match have {
-                Some(have) => have.subjects.as_deref().unwrap_or_default() == who,
-                None => who.is_empty(),
-            };
-            if is_as_wanted {
-                continue;
-            }
-            let wanted = bind(role, Rights::ClusterRole(role), who);
-            let applied = writer::apply(&api, MANAGER, &wanted).await;
-            applied.map_err(|error| Error::Bind(twin.name.clone(), role, error))?;
         }
         Ok(())
     }
 }
 
-/// Who has sent a map: whose tenant namespace it is in. What the map itself says counts for
-/// nothing, for its sender writes it.
-fn sender(map: &NamespaceMap, namespaces: &BTreeMap<String, Arc<Namespace>>) -> Option<ClusterId> {
-    peer_of(namespaces.get(&map.namespace()?)?)
+/// A cluster whose pods may run here, and what is here for it.
+struct Guest<'a> {
+    home: &'a ClusterId,
+    tenant: &'a str,
+    stage: Stage,
+    namespaces: BTreeMap<String, Arc<Namespace>>,
+}
+
+/// Makes it only if there is none of that name: whatever is there is looked at first.
+async fn make(all: &Api<Namespace>, twin: &Twin, home: &ClusterId) -> Result<(), Error> {
+    let labels = [
+        (REMOTE_CLUSTER_ID_LABEL.to_owned(), home.to_string()),
+        (POD_SECURITY_LABEL.to_owned(), POD_SECURITY.to_owned()),
+    ];
+    let annotations = [(HOME_NAMESPACE_ANNOTATION.to_owned(), twin.home.clone())];
+    let namespace = Namespace {
+        metadata: ObjectMeta {
+            name: Some(twin.name.clone()),
+            labels: Some(labels.into()),
+            annotations: Some(annotations.into()),
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    };
+    let params = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
+    let made = all.create(&params, &namespace).await;
+    writer::absent_is_fine(made.map(drop))
+        .map_err(|error| Error::Make(twin.name.clone(), twin.home.clone(), error))
 }

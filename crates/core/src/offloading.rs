@@ -1,5 +1,8 @@
 //! Which namespaces are offloaded to which clusters, and how they are called there.
 
+mod map;
+mod namespace;
+mod received;
 mod selector;
 mod status;
 mod twin;
@@ -15,9 +18,12 @@ use tombolo_api::offloading::{
 use tombolo_api::sharing::{OfferPhase, ResourceOffer};
 use tombolo_api::{ClusterIdentity, ClusterName};
 
+pub use map::{Wish, is_left_over, is_ours, map_to_apply};
+pub use namespace::{NamespaceStep, namespace_step};
+pub use received::{Received, outstays_in, received};
 pub use selector::selects;
-pub use status::{PeerMap, is_gone_everywhere, status};
-pub use twin::{Existing, Twin, TwinPlan, is_outstayed, is_twin, twins};
+pub use status::{PeerMap, is_gone_everywhere, reported_namespaces, reported_otherwise, status};
+pub use twin::{Existing, Twin, TwinPlan, home_cluster, is_twin, twins};
 
 /// A cluster that namespaces can be offloaded to, as selectors see it.
 #[derive(Clone, Debug, PartialEq, Eq)]

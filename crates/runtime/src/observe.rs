@@ -2,6 +2,8 @@
 //! [`Watched`] for those that look at one kind, [`Watches`] to share them, an [`Observer`] for those
 //! that decide by all they see, whatever it was that changed.
 
+mod change;
+mod index_by;
 mod watched;
 mod watches;
 
@@ -20,6 +22,8 @@ use tracing::warn;
 
 use crate::{chain::Chain, shutdown::Shutdown};
 
+pub use change::Change;
+pub use index_by::IndexBy;
 pub use watched::{Changed, Key, Object, Watched, key, named};
 pub use watches::Watches;
 

@@ -128,6 +128,80 @@ fn a_namespace_that_was_there_is_no_twin_and_stays() {
     });
 }
 
+#[test]
+fn a_namespace_gets_its_twin_when_the_name_becomes_free() {
+    RUNTIME.block_on(async {
+        let world = world().await;
+        for name in ["waits", "busy"] {
+            world.put::<Namespace>(name, json!({})).await;
+        }
+        let spec =
+            json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "busy" });
+        world.put_in::<NamespaceOffloading>("waits", "offloading", json!({ "spec": spec })).await;
+        world.offloading("waits", |o| phase(o) == Some(OffloadingPhase::Failed)).await;
+        world.delete::<Namespace>("busy").await;
+        world.offloading("waits", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
+        let twin = world.get::<Namespace>("busy").await.unwrap();
+        assert_eq!(twin.annotations()["liqo.io/home-namespace"], "waits");
+    });
+}
+
+#[test]
+fn a_twin_that_loses_its_mark_is_no_twin_any_more() {
+    RUNTIME.block_on(async {
+        let world = world().await;
+        let label = json!({ "metadata": { "labels": { "liqo.io/enabled": "true" } } });
+        world.put::<Namespace>("marked", label).await;
+        world.offloading("marked", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
+        let mark = |value: Value| {
+            let labels = json!({ "liqo.io/remote-cluster-id": value });
+            Patch::Merge(json!({ "metadata": { "labels": labels } }))
+        };
+        let api: Api<Namespace> = Api::all(world.client.clone());
+        api.patch("marked-rome", &PatchParams::default(), &mark(Value::Null)).await.unwrap();
+        world.offloading("marked", |o| phase(o) == Some(OffloadingPhase::Failed)).await;
+        api.patch("marked-rome", &PatchParams::default(), &mark(json!("id-of-rome"))).await.unwrap();
+        world.offloading("marked", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
+    });
+}
+
+#[test]
+fn a_change_of_the_selector_makes_and_removes_the_twin() {
+    RUNTIME.block_on(async {
+        let world = world().await;
+        world.put::<Namespace>("picky", json!({})).await;
+        let select = async |node: &str| {
+            let term = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] });
+            let selector = json!({ "nodeSelectorTerms": [{ "matchExpressions": [term] }] });
+            let offloading = json!({ "spec": { "clusterSelector": selector } });
+            world.put_in::<NamespaceOffloading>("picky", "offloading", offloading).await;
+        };
+        let is_nowhere = |offloading: &NamespaceOffloading| {
+            let mut conditions = offloading.status.iter().flat_map(|status| &status.conditions);
+            conditions.any(|condition| condition.reason == "NoClusters")
+        };
+        select("liqo-paris").await;
+        world.offloading("picky", is_nowhere).await;
+        select("liqo-milan").await;
+        world.offloading("picky", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
+        select("liqo-paris").await;
+        world.offloading("picky", is_nowhere).await;
+        world.until_gone::<Namespace>("picky-rome").await;
+    });
+}
+
+#[test]
+fn what_is_left_over_from_before_the_start_is_found() {
+    RUNTIME.block_on(async {
+        let world = world().await;
+        world.until_gone_in::<NamespaceMap>("liqo-tenant-gone", "rome").await;
+        let is_unlabelled =
+            |namespace: &Namespace| !namespace.labels().contains_key("liqo.io/scheduling");
+        world.until::<Namespace>("once-offloaded", is_unlabelled).await;
+        world.until_gone::<Namespace>("unwanted-rome").await;
+    });
+}
+
 fn phase(offloading: &NamespaceOffloading) -> Option<OffloadingPhase> {
     Some(offloading.status.as_ref()?.clusters.first()?.phase)
 }

@@ -2,7 +2,7 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -69,6 +69,7 @@ async fn start() -> (Testbed, World) {
     world.put_in::<ResourceOffer>("liqo-tenant-milan", "milan", offer).await;
     let accepted = json!({ "phase": "Accepted" });
     world.put_status_in::<ResourceOffer>("liqo-tenant-milan", "milan", accepted).await;
+    world.leave_over().await;
 
     let address = world.cluster.node(1).address();
     let context = |name: &str| {
@@ -108,6 +109,23 @@ async fn carry(client: Client) {
 }
 
 impl World {
+    /// What nobody wants any more: the reason for it went away while no controller ran.
+    async fn leave_over(&self) {
+        self.tenant("liqo-tenant-gone", "id-of-gone").await;
+        let map = json!({
+            "metadata": { "labels": { "liqo.io/replicate-to": "id-of-gone" } },
+            "spec": { "desiredMapping": { "shop": "shop-rome" } },
+        });
+        self.put_in::<NamespaceMap>("liqo-tenant-gone", "rome", map).await;
+        let label = json!({ "metadata": { "labels": { "liqo.io/scheduling": "enabled" } } });
+        self.put::<Namespace>("once-offloaded", label).await;
+        let twin = json!({ "metadata": {
+            "labels": { "liqo.io/remote-cluster-id": "id-of-rome" },
+            "annotations": { "liqo.io/home-namespace": "unwanted" },
+        } });
+        self.put::<Namespace>("unwanted-rome", twin).await;
+    }
+
     /// The other cluster has an identity here.
     pub async fn identity_of(&self, peer: &str) {
         let tenant = format!("liqo-tenant-{peer}");

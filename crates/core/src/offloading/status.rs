@@ -1,22 +1,33 @@
 //! What a NamespaceOffloading says of how far it has come.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use tombolo_api::ClusterId;
+use tombolo_api::names::REPLICATE_TO_LABEL;
 use tombolo_api::offloading::{
     NamespaceOffloading, NamespaceOffloadingStatus, OffloadedCluster, OffloadingPhase,
 };
 use tombolo_api::virtualkubelet::{MappingPhase, NamespaceMap};
 
 /// The NamespaceMap for a cluster.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PeerMap<'a> {
     /// The cluster.
-    pub cluster: &'a ClusterId,
+    pub cluster: ClusterId,
     /// The map.
     pub map: &'a NamespaceMap,
 }
 
-/// The status of a NamespaceOffloading, by the maps of all clusters.
+impl<'a> PeerMap<'a> {
+    /// None if the map is not for another cluster, but from one.
+    pub fn of(map: &'a NamespaceMap) -> Option<Self> {
+        let cluster = map.metadata.labels.as_ref()?.get(REPLICATE_TO_LABEL)?;
+        Some(Self { cluster: cluster.parse().ok()?, map })
+    }
+}
+
+/// The status of a NamespaceOffloading, by all maps that report its namespace.
 pub fn status(
     offloading: &NamespaceOffloading,
     maps: &[PeerMap<'_>],
@@ -45,6 +56,31 @@ pub fn status(
 /// Whether a namespace has no twin anywhere, and none is asked for.
 pub fn is_gone_everywhere(namespace: &str, maps: &[PeerMap<'_>]) -> bool {
     maps.iter().all(|map| cluster(namespace, map).is_none())
+}
+
+/// The namespaces whose NamespaceOffloading depends on this map.
+pub fn reported_namespaces(map: &NamespaceMap) -> BTreeSet<String> {
+    reports(Some(map)).into_keys().map(str::to_owned).collect()
+}
+
+/// The namespaces whose NamespaceOffloading is to be looked at when a map changes.
+pub fn reported_otherwise(
+    before: Option<&NamespaceMap>,
+    after: Option<&NamespaceMap>,
+) -> BTreeSet<String> {
+    let (before, after) = (reports(before), reports(after));
+    let all = before.keys().chain(after.keys());
+    all.filter(|name| before.get(*name) != after.get(*name)).map(|name| (*name).into()).collect()
+}
+
+fn reports(map: Option<&NamespaceMap>) -> BTreeMap<&str, OffloadedCluster> {
+    let Some(peer) = map.and_then(PeerMap::of) else {
+        return BTreeMap::new();
+    };
+    let desired = peer.map.spec.desired_mapping.keys();
+    let current = peer.map.status.iter().flat_map(|status| status.current_mapping.keys());
+    let namespaces = desired.chain(current);
+    namespaces.filter_map(|name| Some((name.as_str(), cluster(name, &peer)?))).collect()
 }
 
 const READY: &str = "Ready";
@@ -120,7 +156,7 @@ mod tests {
         }))
         .unwrap();
         let milan = "milan-id".parse().unwrap();
-        let maps = [PeerMap { cluster: &milan, map }];
+        let maps = [PeerMap { cluster: milan, map }];
         let status = status(&offloading, &maps, jiff::Timestamp::UNIX_EPOCH);
         let condition = &status.conditions[0];
         (
@@ -158,9 +194,9 @@ mod tests {
 
     #[test]
     fn it_is_gone_when_no_map_knows_of_it() {
-        let milan = "milan-id".parse().unwrap();
+        let milan = || "milan-id".parse().unwrap();
         let gone =
-            |map: &NamespaceMap| is_gone_everywhere("shop", &[PeerMap { cluster: &milan, map }]);
+            |map: &NamespaceMap| is_gone_everywhere("shop", &[PeerMap { cluster: milan(), map }]);
         assert!(gone(&map(&json!({}), &json!({}))));
         assert!(!gone(&map(&json!({}), &twin("shop-rome", "Terminating"))));
         assert!(!gone(&map(&json!({ "shop": "shop-rome" }), &json!({}))));
@@ -170,7 +206,7 @@ mod tests {
     fn the_time_of_the_condition_is_that_of_its_last_change() {
         let milan = "milan-id".parse().unwrap();
         let map = map(&json!({ "shop": "s" }), &json!({}));
-        let maps = [PeerMap { cluster: &milan, map: &map }];
+        let maps = [PeerMap { cluster: milan, map: &map }];
         let mut offloading: NamespaceOffloading = serde_json::from_value(json!({
             "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
             "metadata": { "name": "offloading", "namespace": "shop" }, "spec": {},
@@ -180,5 +216,44 @@ mod tests {
         offloading.status = Some(status(&offloading, &maps, epoch));
         let later = status(&offloading, &maps, epoch + jiff::SignedDuration::from_secs(9));
         assert_eq!(Some(later), offloading.status);
+    }
+
+    fn sent(desired: &Value, current: &Value) -> NamespaceMap {
+        let mut map = map(desired, current);
+        map.metadata.labels = Some([(REPLICATE_TO_LABEL.into(), "milan-id".into())].into());
+        map
+    }
+
+    #[test]
+    fn a_map_is_about_the_namespaces_that_it_asks_for_or_still_has() {
+        let shop = json!({ "shop": "shop-rome" });
+        let left = json!({
+            "left": { "remoteNamespace": "left-rome", "phase": "Terminating" },
+            "bad": { "remoteNamespace": "kube-system", "phase": "Refused" },
+        });
+        let names = |map: &NamespaceMap| reported_namespaces(map).into_iter().collect::<Vec<_>>();
+        assert_eq!(names(&sent(&shop, &left)), ["left", "shop"]);
+        assert!(names(&map(&shop, &left)).is_empty(), "another cluster has sent it");
+    }
+
+    #[test]
+    fn a_change_of_a_map_concerns_the_namespaces_that_it_says_something_else_of() {
+        let desired = json!({ "shop": "shop-rome", "web": "web-rome" });
+        let (before, after) =
+            (sent(&desired, &json!({})), sent(&desired, &twin("shop-rome", "Accepted")));
+        let changed = |before, after| -> Vec<String> {
+            reported_otherwise(before, after).into_iter().collect()
+        };
+        assert_eq!(changed(Some(&before), Some(&after)), ["shop"]);
+        assert!(changed(Some(&after), Some(&after)).is_empty());
+        assert_eq!(changed(None, Some(&after)), ["shop", "web"], "seen for the first time");
+        assert_eq!(changed(Some(&after), None), ["shop", "web"], "gone");
+        let mut leaves = after.clone();
+        leaves.metadata.deletion_timestamp =
+            Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        assert_eq!(changed(Some(&after), Some(&leaves)), ["shop", "web"]);
+        let mut other = after.clone();
+        other.metadata.labels = None;
+        assert_eq!(changed(Some(&after), Some(&other)), ["shop", "web"], "not ours any more");
     }
 }

@@ -3,18 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::Namespace;
 use tombolo_api::ClusterId;
 use tombolo_api::names::{
     AUTH_NAMESPACE, HOME_NAMESPACE_ANNOTATION, NAMESPACE, REMOTE_CLUSTER_ID_LABEL,
 };
-use tombolo_api::sharing::ResourceOffer;
 use tombolo_api::virtualkubelet::{
     MappingPhase, NamespaceMap, NamespaceMapStatus, RemoteNamespace,
 };
-
-use crate::identity::Stage;
 
 /// A namespace to have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,34 +46,31 @@ pub struct TwinPlan {
     pub delete: Vec<String>,
     /// What the map's status says, as things are.
     pub status: NamespaceMapStatus,
+    /// Whether the map is being deleted, and none of its twins is left.
+    pub release: bool,
+}
+
+/// The cluster whose namespace this one stands for.
+pub fn home_cluster(namespace: &Namespace) -> Option<ClusterId> {
+    let label = namespace.metadata.labels.as_ref()?.get(REMOTE_CLUSTER_ID_LABEL)?;
+    home_namespace(namespace).and_then(|_| label.parse().ok())
+}
+
+fn home_namespace(namespace: &Namespace) -> Option<&String> {
+    namespace.metadata.annotations.as_ref()?.get(HOME_NAMESPACE_ANNOTATION)
 }
 
 /// What a namespace is to a cluster.
 pub fn is_twin(namespace: &Namespace, home: &ClusterId) -> Existing {
-    let meta = &namespace.metadata;
-    let label = meta.labels.as_ref().and_then(|labels| labels.get(REMOTE_CLUSTER_ID_LABEL));
-    let annotation = meta.annotations.as_ref().and_then(|a| a.get(HOME_NAMESPACE_ANNOTATION));
-    match (label, annotation) {
-        (Some(id), Some(name)) if id == home.as_str() => {
-            Existing::Twin { home: name.clone(), leaves: meta.deletion_timestamp.is_some() }
-        }
-        _ => Existing::Foreign,
+    let is_of_home = home_cluster(namespace).as_ref() == Some(home);
+    match home_namespace(namespace).filter(|_| is_of_home) {
+        Some(name) => Existing::Twin {
+            home: name.clone(),
+            leaves: namespace.metadata.deletion_timestamp.is_some(),
+        },
+        None => Existing::Foreign,
     }
 }
-
-/// Whether a map that a cluster has sent is to go, with the twins, though its sender keeps it: no pods of
-/// that cluster may run here any more. `offer` is what it was lent; it goes as soon as the other cluster
-/// has taken its pods back, and for that it has some time.
-pub fn is_outstayed(stage: Stage, offer: Option<&ResourceOffer>, now: Timestamp) -> bool {
-    let is_over = |offer: &ResourceOffer| {
-        let ends = offer.metadata.deletion_timestamp.as_ref();
-        ends.is_some_and(|Time(end)| now.duration_since(*end) >= TIME_TO_LEAVE)
-    };
-    stage < Stage::Hosted && offer.is_none_or(is_over)
-}
-
-/// How long a cluster may take to end its pods here.
-const TIME_TO_LEAVE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Decides for the map that a cluster has sent. `existing` has all twins of that cluster and every
 /// other namespace with a name that the map asks for.
@@ -131,6 +124,7 @@ pub fn twins(map: &NamespaceMap, existing: &BTreeMap<String, Existing>) -> TwinP
         let gone = || remote(name, MappingPhase::Terminating, None);
         plan.status.current_mapping.entry(home.clone()).or_insert_with(gone);
     }
+    plan.release = leaves && plan.status.current_mapping.is_empty();
     plan
 }
 
@@ -164,28 +158,6 @@ mod tests {
             "spec": { "desiredMapping": desired },
         }))
         .unwrap()
-    }
-
-    #[test]
-    fn who_is_no_guest_any_more_has_some_time_to_leave() {
-        let at = |time: &str| format!("2026-01-01T{time}Z").parse().unwrap();
-        let offer = |ends: Option<&str>| -> ResourceOffer {
-            serde_json::from_value(json!({
-                "metadata": { "name": "milan", "deletionTimestamp": ends },
-                "spec": { "clusterID": "m", "resourceQuota": { "hard": {} } },
-            }))
-            .unwrap()
-        };
-        let (stays, leaves) = (offer(None), offer(Some("2026-01-01T12:00:00Z")));
-        for stage in [Stage::Known, Stage::Peered] {
-            assert!(is_outstayed(stage, None, at("12:00:00")), "it has taken its pods back");
-            assert!(!is_outstayed(stage, Some(&stays), at("12:00:00")), "nobody has told it yet");
-            assert!(!is_outstayed(stage, Some(&leaves), at("12:04:59")));
-            assert!(is_outstayed(stage, Some(&leaves), at("12:05:00")));
-        }
-        for offer in [None, Some(&leaves), Some(&stays)] {
-            assert!(!is_outstayed(Stage::Hosted, offer, at("13:00:00")));
-        }
     }
 
     fn there(namespaces: &[(&str, Existing)]) -> BTreeMap<String, Existing> {
@@ -247,11 +219,20 @@ mod tests {
             let plan = twins(&map, &there);
             assert_eq!(plan.delete, ["a"]);
             assert!(plan.make.is_empty());
+            assert!(!plan.release, "twins are left");
             assert_eq!(
                 phases(&plan),
                 [("old", "b", MappingPhase::Terminating), ("shop", "a", MappingPhase::Terminating)]
             );
         }
+    }
+
+    #[test]
+    fn a_map_that_leaves_is_released_when_no_twin_is_left() {
+        let desired = json!({ "shop": "a" });
+        let foreign = there(&[("a", Existing::Foreign)]);
+        assert!(twins(&map(&desired, true), &foreign).release);
+        assert!(!twins(&map(&desired, false), &there(&[])).release);
     }
 
     #[test]
@@ -270,10 +251,12 @@ mod tests {
         let rome = "rome-id".parse().unwrap();
         let (label, annotation) = (REMOTE_CLUSTER_ID_LABEL, HOME_NAMESPACE_ANNOTATION);
         let both = json!({ "labels": { label: "rome-id" }, "annotations": { annotation: "shop" } });
+        assert_eq!(home_cluster(&namespace(both.clone())).as_ref(), Some(&rome));
         assert_eq!(is_twin(&namespace(both), &rome), twin_of("shop", false));
         let other = json!({ "labels": { label: "other" }, "annotations": { annotation: "shop" } });
         assert_eq!(is_twin(&namespace(other), &rome), Existing::Foreign);
         let label_only = json!({ "labels": { label: "rome-id" } });
+        assert_eq!(home_cluster(&namespace(label_only.clone())), None);
         assert_eq!(is_twin(&namespace(label_only), &rome), Existing::Foreign);
     }
 }

@@ -1,0 +1,65 @@
+//! Which tenant namespaces a change of another namespace, or in it, concerns.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    ResourceExt,
+    runtime::reflector::{ObjectRef, Store},
+};
+use tombolo_api::{ClusterId, names::REPLICATED_FROM_LABEL, virtualkubelet::NamespaceMap};
+use tombolo_core::offloading::home_cluster;
+use tombolo_runtime::observe::{Change, IndexBy, Watched};
+
+use crate::by_tenant::peer_of;
+
+#[derive(Clone)]
+pub(super) struct Concerned {
+    namespaces: Store<Namespace>,
+    /// Tenant namespaces, by cluster.
+    tenants: IndexBy<ClusterId, Namespace>,
+    /// The maps that other clusters have sent, by the names of the namespaces that they ask for.
+    maps: IndexBy<String, NamespaceMap>,
+}
+
+impl Concerned {
+    pub fn new(namespaces: &Watched<Namespace>, maps: &Watched<NamespaceMap>) -> Self {
+        Self {
+            namespaces: namespaces.index().clone(),
+            tenants: namespaces.index_by(peer_of),
+            maps: maps.index_by(|map| {
+                let names = map.spec.desired_mapping.values().filter(|_| is_received(map));
+                names.cloned().collect::<BTreeSet<_>>()
+            }),
+        }
+    }
+
+    /// A tenant namespace concerns itself, a twin its home cluster's tenant namespace. A name that
+    /// is free or taken now concerns those whose maps ask for it.
+    pub fn by_change(&self, change: &Change<'_, Namespace>) -> BTreeSet<String> {
+        let mut tenants = BTreeSet::new();
+        for namespace in change.both() {
+            let name = namespace.name_any();
+            tenants.extend(self.of_home(namespace));
+            tenants.extend(self.maps.get(&name).iter().filter_map(|map| map.namespace()));
+            tenants.extend(peer_of(namespace).map(|_| name));
+        }
+        tenants
+    }
+
+    /// By the name of a twin.
+    pub fn by_twin(&self, name: &str) -> Vec<String> {
+        let twin = self.namespaces.get(&ObjectRef::new(name));
+        twin.map(|twin| self.of_home(&twin)).unwrap_or_default()
+    }
+
+    fn of_home(&self, twin: &Namespace) -> Vec<String> {
+        let tenants = home_cluster(twin).map(|home| self.tenants.get(&home)).unwrap_or_default();
+        tenants.iter().map(|tenant| tenant.name_any()).collect()
+    }
+}
+
+/// Whether another cluster has sent the map.
+pub(super) fn is_received(map: &NamespaceMap) -> bool {
+    map.labels().contains_key(REPLICATED_FROM_LABEL)
+}

@@ -1,21 +1,21 @@
-//! What has to hold of everything that is accepted from outside, whatever it was read from: the API
-//! server takes it, and nothing in it is other than it looks.
+//! Properties of all accepted external input: the API server accepts it, and no value is other than
+//! it appears.
 
 use http::Uri;
 use tombolo_api::{ClusterIdentity, discovery::ForeignCluster, names::LAST_UPDATE_ANNOTATION};
 
-/// The entry is one that the API server takes.
+/// The API server accepts the entry.
 #[track_caller]
 pub fn is_valid_entry(entry: &ForeignCluster) {
     let name = entry.metadata.name.as_deref().unwrap_or_default();
-    assert!(is_label(name, 63), "{name:?} is no name of an object");
+    assert!(is_label(name, 63), "{name:?} is not an object name");
     is_auth_url(&entry.spec.auth_url);
     assert!(entry.spec.ttl.is_some_and(|ttl| (1..=0x7fff_ffff).contains(&ttl)));
     if let Some(cluster) = &entry.spec.cluster_identity {
         is_identity(cluster);
     }
     for (key, value) in entry.metadata.labels.iter().flatten() {
-        assert!(is_label_value(value), "{value:?} is no value of the label {key}");
+        assert!(is_label_value(value), "{value:?} is not a value of the label {key}");
     }
     let annotations = entry.metadata.annotations.as_ref().expect("annotations");
     assert!(annotations[LAST_UPDATE_ANNOTATION].parse::<jiff::Timestamp>().is_ok());
@@ -24,15 +24,15 @@ pub fn is_valid_entry(entry: &ForeignCluster) {
     assert_eq!(again, *entry);
 }
 
-/// Id and name are what other names can be made of.
+/// Id and name are valid parts of object names.
 #[track_caller]
 pub fn is_identity(cluster: &ClusterIdentity) {
     let (id, name) = (cluster.cluster_id.as_str(), cluster.cluster_name.as_str());
-    assert!(is_label(id, 63), "{id:?} is no cluster id");
-    assert!(is_label(name, 45), "{name:?} is no cluster name");
+    assert!(is_label(id, 63), "{id:?} is not a cluster id");
+    assert!(is_label(name, 45), "{name:?} is not a cluster name");
 }
 
-/// The rules that the API server has for the URL of an auth service.
+/// The rules of the API server for the URL of an auth service.
 #[track_caller]
 pub fn is_auth_url(url: &str) {
     assert!(url.len() <= 1024, "{} characters", url.len());
@@ -50,7 +50,7 @@ pub fn is_auth_url(url: &str) {
     }
 }
 
-/// A DNS label of at most `max` characters, as Kubernetes has it.
+/// Whether a text is a DNS label of at most `max` characters, by the rules of Kubernetes.
 pub fn is_label(text: &str, max: usize) -> bool {
     let is_inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !text.is_empty()

@@ -1,4 +1,4 @@
-//! The certificate that another cluster gives us: only its life is read of it.
+//! Certificates issued by another cluster, of which only the validity period is read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

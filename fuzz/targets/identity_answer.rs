@@ -1,4 +1,4 @@
-//! What another cluster's auth service answers: who it is, an identity, or why there is none.
+//! Responses of another cluster's auth service: cluster information, an identity or an error.
 #![no_main]
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -25,7 +25,7 @@ fuzz_target!(|body: &[u8]| {
     if let Ok(response) = serde_json::from_slice::<IdentityResponse>(body) {
         is_usable(response.kubeconfig.reveal());
     }
-    // The same without one format inside another.
+    // The same without nested formats.
     if let Ok(text) = std::str::from_utf8(body) {
         is_usable(text);
         counts(text);

@@ -1,4 +1,4 @@
-//! The bodies of requests to the auth service, and the records that are made of them.
+//! Bodies of requests to the auth service, and the records created from them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -37,7 +37,7 @@ fn is_recorded(request: &IdentityRequest) {
     assert!(record.is_open());
     assert_eq!(Record::read(&secret).as_ref(), Ok(&record));
 
-    // Only who shows a nonce, and the same one, gets it again.
+    // Only a request with the same nonce gets the identity again.
     let again = Record::of(request, "2".to_owned());
     let expected = if request.nonce.is_some() { Admission::Again } else { Admission::Taken };
     assert_eq!(admit(Some(&record), &again), expected);
@@ -47,13 +47,13 @@ fn is_recorded(request: &IdentityRequest) {
     assert!(!left.contains_key("returnToken") && !left.contains_key("kubeconfig"));
     let shown = format!("{request:?}");
     for secret in [Some(&request.token), request.nonce.as_ref(), request.return_token.as_ref()] {
-        // What is short may be part of something else.
+        // A short text may occur in another field by chance.
         let text = secret.map_or("", |secret| secret.reveal());
         assert!(text.len() < 16 || body_says(request, text) || !shown.contains(text));
     }
 }
 
-/// Whether one of the fields that are no secret holds the same text.
+/// Whether a public field contains the same text.
 fn body_says(request: &IdentityRequest, text: &str) -> bool {
     let plain =
         (&request.cluster_id, &request.cluster_name, &request.auth_url, &request.signing_request);

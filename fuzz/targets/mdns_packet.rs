@@ -1,4 +1,4 @@
-//! mDNS packets: as the library that listens reads them, and the announcements in them.
+//! mDNS packets, as parsed by the mDNS library, and the announcements in them.
 #![no_main]
 
 use std::{
@@ -28,8 +28,8 @@ fuzz_target!(|packet: &[u8]| {
     }
 });
 
-/// Without questions: the library skips those that it does not know, which its own check for fuzzing
-/// takes for a mistake.
+/// Without questions: the library skips unknown questions, which its own fuzzing check reports as
+/// an error.
 fn listen(packet: &[u8]) {
     let mut packet = packet.to_vec();
     if let Some(questions) = packet.get_mut(4..6) {
@@ -81,24 +81,24 @@ fn is_read(
         return;
     }
     let Sighting::New(entry) = seen(&heard, &none, &here, now) else {
-        panic!("a cluster that nobody knew is new");
+        panic!("an unknown cluster gets a new entry");
     };
     is_valid_entry(&entry);
-    let expiry = expires_at(&entry, now, now).expect("it does not stay for ever");
+    let expiry = expires_at(&entry, now, now).expect("a discovered entry expires");
     assert!(expiry > now);
-    // One that is called the same gets another name, and the same one is seen again.
+    // Another cluster with the same name gets another entry name; the same cluster is recognized.
     let mut other = (*entry).clone();
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
     let Sighting::New(second) = seen(&heard, &[other], &here, now) else {
-        panic!("a namesake is another cluster");
+        panic!("a cluster with the same name gets its own entry");
     };
     is_valid_entry(&second);
     assert_ne!(second.metadata.name, entry.metadata.name);
     let known = [*entry];
     assert_eq!(seen(&heard, &known, &here, now), Sighting::Unchanged);
     let Sighting::Again(again) = seen(&heard, &known, &here, expiry) else {
-        panic!("the same cluster is seen again");
+        panic!("a known cluster is recognized");
     };
     is_valid_entry(&again);
 }

@@ -1,5 +1,5 @@
-//! Signing requests, in PEM and in DER. The signature counts as good here: that it is checked is shown
-//! elsewhere, and what lies behind that check would not be reached.
+//! Certificate signing requests, in PEM and in DER. Signatures count as valid here, since the code
+//! behind that check would not be reached otherwise; other tests cover the check.
 #![no_main]
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -26,7 +26,7 @@ fn pem(der: &[u8]) -> String {
 }
 
 fn check(text: &str) -> bool {
-    assert!(requested(text, |_| false).is_err(), "taken without a signature");
+    assert!(requested(text, |_| false).is_err(), "accepted without a valid signature");
     let mut signed = None;
     let Ok(subject) = requested(text, |der| {
         signed = Some(der.to_vec());
@@ -34,7 +34,7 @@ fn check(text: &str) -> bool {
     }) else {
         return false;
     };
-    // What was checked is what is there, and nothing else is.
+    // The request contains the checked values and nothing else.
     let said = text.trim().trim_start_matches("-----BEGIN CERTIFICATE REQUEST-----");
     let said = said.trim_end_matches("-----END CERTIFICATE REQUEST-----");
     let said: String = said.split_ascii_whitespace().collect();

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The first process of a node. It starts in fresh mount, uts, ipc, pid and cgroup namespaces and in
-# the node's network namespace, makes the file system look like a machine of its own, says "ready"
-# and becomes PAUSE. All paths inside are the usual ones; nothing is written to the real ones.
+# The init process of a node. It starts in new mount, uts, ipc, pid and cgroup namespaces and in the
+# network namespace of the node, sets up a file system like that of a machine, prints "ready" and
+# becomes PAUSE. Paths inside are the usual ones; the files of the machine are not changed.
 #
 # NAME     host name
-# DISK     directory that holds what survives a reboot of the node
+# DISK     directory with the files that survive a reboot of the node
 # PKI      the cluster's certificates
-# PAUSE    the program that waits and buries processes
+# PAUSE    the program that waits and reaps processes
 # CGROUPS  "v2", or the list of version 1 hierarchies
 set -euo pipefail
 
@@ -16,13 +16,13 @@ mkdir -p /run/{disk,pki,netns,lock,containerd}
 mount --bind "$DISK" /run/disk
 mount --bind "$PKI" /run/pki
 
-# Over these, changes are private and forgotten at the end ...
+# Changes in these directories are private and temporary ...
 for dir in etc var; do
     mkdir -p "/run/changes/$dir"/{upper,work}
     mount -t overlay -o "lowerdir=/$dir,upperdir=/run/changes/$dir/upper,workdir=/run/changes/$dir/work" \
         overlay "/$dir"
 done
-# ... except below these.
+# ... except in these.
 for dir in var/lib/{kubelet,containerd,cni,etcd} var/log/{pods,containers} etc/{cni/net.d,kubernetes}; do
     mkdir -p "/$dir" "/run/disk/$dir"
     mount --bind "/run/disk/$dir" "/$dir"
@@ -45,7 +45,7 @@ else
 fi
 mount -t bpf bpf /sys/fs/bpf || true
 
-# The kubelet writes these, and they are the whole machine's: it gets files with what it wants.
+# The kubelet writes these settings of the whole machine: it gets files with the desired values.
 mkdir /run/sysctl
 while read -r name value; do
     [ -e "/proc/sys/$name" ] || continue

@@ -1,5 +1,5 @@
-//! The target cluster of a command, from kubeconfig and context. Connecting fails early, with advice,
-//! if the API server does not answer.
+//! The target cluster of a command, from kubeconfig and context. Connecting fails early, with
+//! advice, if the API server does not answer.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -20,9 +20,10 @@ use clap::{Parser, Subcommand};
 
 /// Join Kubernetes clusters: a remote cluster appears as a virtual node
 ///
-/// Pods scheduled to the virtual node run in the remote cluster. Services, endpoints, ConfigMaps and
-/// Secrets of an offloaded namespace follow them. Encrypted tunnels connect the pod networks, even
-/// where their address ranges overlap. Clusters peer as equals, without a central control plane.
+/// Pods scheduled to the virtual node run in the remote cluster. Services, endpoints, ConfigMaps
+/// and Secrets of an offloaded namespace follow them. Encrypted tunnels connect the pod networks,
+/// even where their address ranges overlap. Clusters peer as equals, without a central control
+/// plane.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true)]
 struct Arguments {
@@ -47,14 +48,14 @@ enum Command {
     Uninstall(uninstall::Arguments),
     /// Peer with another cluster: it becomes a virtual node of this one
     ///
-    /// Sets `join` of the ForeignCluster and waits until the virtual node is Ready. The peering has one
-    /// direction: pods of this cluster can run in the other one. A peering that the other cluster
-    /// refuses is rolled back.
+    /// Sets `join` of the ForeignCluster and waits until the virtual node is Ready. The peering has
+    /// one direction: pods of this cluster can run in the other one. A peering that the other
+    /// cluster refuses is rolled back.
     Peer(peer::Arguments),
     /// End the peering with another cluster
     ///
-    /// Stops the pods that run there for this cluster and waits until the virtual node, the offer and
-    /// the tunnel are gone. A peering in the other direction stays.
+    /// Stops the pods that run there for this cluster and waits until the virtual node, the offer
+    /// and the tunnel are gone. A peering in the other direction stays.
     Unpeer(unpeer::Arguments),
     /// Extend a namespace to peered clusters
     ///

@@ -153,8 +153,8 @@ pub async fn require_namespace(connection: &Connection, name: &str) -> Result<Na
     let found = api.get_opt(name).await.with_context(|| format!("read namespace {name}"))?;
     found.with_context(|| {
         format!(
-            "there is no namespace {name} in the cluster at {}: nothing was changed. Create it with \
-             `kubectl create namespace {name}`",
+            "there is no namespace {name} in the cluster at {}: nothing was changed. Create it \
+             with `kubectl create namespace {name}`",
             connection.url
         )
     })

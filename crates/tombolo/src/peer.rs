@@ -36,8 +36,8 @@ pub struct Arguments {
     pub cluster: String,
     /// File with the token of the other cluster, or - for standard input
     ///
-    /// It is in the Secret liqo/auth-token of that cluster. No token is needed if Tombolo was installed
-    /// there with --empty-token. It is stored in a Secret in namespace liqo.
+    /// It is in the Secret liqo/auth-token of that cluster. No token is needed if Tombolo was
+    /// installed there with --empty-token. It is stored in a Secret in namespace liqo.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Name of the new ForeignCluster, with a URL [default: host and port of the URL]
@@ -45,8 +45,8 @@ pub struct Arguments {
     pub name: Option<String>,
     /// SHA-256 fingerprint of the auth service's certificate
     ///
-    /// Without it, a cluster given by its URL is pinned to the first certificate it presents. Give it
-    /// to exclude an attacker on the path.
+    /// Without it, a cluster given by its URL is pinned to the first certificate it presents. Give
+    /// it to exclude an attacker on the path.
     #[arg(long)]
     pub fingerprint: Option<Fingerprint>,
     /// Seconds to wait until the virtual node is Ready
@@ -62,7 +62,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let done = peer(arguments, &connection, &home, &bars).await;
         bars.finish();
         let node = done?;
-        println!("Node {node} is Ready. Run `tombolo offload namespace NAME` to let pods of a namespace run there.");
+        println!(
+            "Node {node} is Ready. Run `tombolo offload namespace NAME` to let pods of a namespace run \
+             there."
+        );
         Ok(())
     })
 }
@@ -188,8 +191,8 @@ async fn establish(
             let stuck = view.stuck(given);
             let next = if keep {
                 format!(
-                    "The controllers keep trying: `tombolo status` shows the progress, `tombolo unpeer \
-                     {name}` ends the attempt."
+                    "The controllers keep trying: `tombolo status` shows the progress, `tombolo \
+                     unpeer {name}` ends the attempt."
                 )
             } else {
                 "The attempt was rolled back.".to_owned()
@@ -293,9 +296,9 @@ fn check_pin(cluster: &ForeignCluster, given: Fingerprint) -> Result<()> {
     let patch = json!({ "spec": { "fingerprint": given } });
     bail!(
         "ForeignCluster {name} ({url}) is pinned to the certificate {there}, which is the one that \
-         {that}, and not to {given}. If {given} is right, change the pin and try again: `kubectl patch \
-         foreigncluster {name} --type merge -p '{patch}'`. If not, another party may answer at this \
-         URL."
+         {that}, and not to {given}. If {given} is right, change the pin and try again: `kubectl \
+         patch foreigncluster {name} --type merge -p '{patch}'`. If not, another party may answer \
+         at this URL."
     )
 }
 

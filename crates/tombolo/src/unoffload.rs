@@ -28,8 +28,8 @@ pub struct Arguments {
 enum What {
     /// Restrict an offloaded namespace to this cluster again
     ///
-    /// Its pods in other clusters are stopped, and the twin namespaces are deleted with everything in
-    /// them.
+    /// Its pods in other clusters are stopped, and the twin namespaces are deleted with everything
+    /// in them.
     Namespace(Unoffload),
 }
 

@@ -34,7 +34,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let done = unpeer(&connection.client, &name, timeout, &bars).await;
         bars.finish();
         done?;
-        println!("The peering with {} has ended: no pod of this cluster runs there any more.", peers::display_name(&cluster));
+        println!(
+            "The peering with {} has ended: no pod of this cluster runs there any more.",
+            peers::display_name(&cluster)
+        );
         Ok(())
     })
 }
@@ -59,8 +62,9 @@ pub async fn unpeer(client: &Client, name: &str, timeout: Duration, bars: &Bars)
     let what = left(&view).unwrap_or_default();
     let why = match view.unreachable() {
         Some(why) => format!("{why}. Once it answers,"),
-        None => "See `kubectl -n liqo logs deploy/liqo-control` and `deploy/liqo-kubelet`;"
-            .to_owned(),
+        None => {
+            "See `kubectl -n liqo logs deploy/liqo-control` and `deploy/liqo-kubelet`;".to_owned()
+        }
     };
     bail!(
         "the peering with {name} has not ended after {} s: {what} still exists. {why} the \

@@ -35,7 +35,8 @@ pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {
 /// The API for an object, by its kind and namespace.
 pub fn api_for(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
     let types = object.types.clone().unwrap_or_default();
-    let kind = GroupVersionKind::try_from(&types).context("read apiVersion and kind of a manifest")?;
+    let kind =
+        GroupVersionKind::try_from(&types).context("read apiVersion and kind of a manifest")?;
     let resource = ApiResource::from_gvk(&kind);
     Ok(match &object.metadata.namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),

@@ -110,7 +110,9 @@ pub fn check(pods: Cidr, services: Cidr, facts: &Facts) -> Result<()> {
     }
     for (node, part) in &facts.nodes {
         if !pod_net.contains(&IpNet::V4(*part)) {
-            bail!("node {node} has pods in {part}, outside of {pods}: --pod-cidr must contain both");
+            bail!(
+                "node {node} has pods in {part}, outside of {pods}: --pod-cidr must contain both"
+            );
         }
     }
     if let Some(address) = facts.api_service.filter(|address| !service_net.contains(address)) {

@@ -17,8 +17,8 @@ use super::is_missing;
 pub struct Flags {
     /// Service type of the auth service [default: unchanged, or NodePort]
     ///
-    /// Other clusters request their identity from the auth service over HTTPS, so they must reach it.
-    /// With ClusterIP, set --auth-ingress or --auth-url.
+    /// Other clusters request their identity from the auth service over HTTPS, so they must reach
+    /// it. With ClusterIP, set --auth-ingress or --auth-url.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub auth_service_type: Option<ServiceType>,
     /// Host of an Ingress for the auth service; "" for none [default: unchanged, or none]
@@ -27,7 +27,8 @@ pub struct Flags {
     /// liqo/liqo-auth-cert: other clusters pin it.
     #[arg(long, value_name = "HOST")]
     pub auth_ingress: Option<String>,
-    /// URL at which other clusters reach the auth service; "" to detect it [default: unchanged, or detected]
+    /// URL at which other clusters reach the auth service; "" to detect it [default: unchanged, or
+    /// detected]
     ///
     /// Set it where the address that other clusters use is not visible in this cluster, for example
     /// behind NAT or an external load balancer.
@@ -132,8 +133,8 @@ pub async fn advice(client: &Client) -> Result<Option<String>> {
             "The certificate in Secret liqo/liqo-auth-cert does not name {host}. Some Ingress \
              controllers, such as ingress-nginx, then present another certificate, which other \
              clusters reject. Run `kubectl -n liqo delete secret liqo-auth-cert` to have a new one \
-             issued, or set spec.auth.certificate in the ClusterConfig. Clusters that pinned the old \
-             certificate need the new fingerprint."
+             issued, or set spec.auth.certificate in the ClusterConfig. Clusters that pinned the \
+             old certificate need the new fingerprint."
         )
     }))
 }
@@ -164,15 +165,17 @@ impl Flags {
             None => earlier.url.clone(),
             Some("") => None,
             Some(url) => Some(checked_url(url).map_err(|why| {
-                anyhow!("--auth-url {url:?}: {why}; expected a URL such as https://auth.example.com:443")
+                anyhow!(
+                    "--auth-url {url:?}: {why}; expected a URL such as https://auth.example.com:443"
+                )
             })?),
         };
         let service_type = self.auth_service_type.unwrap_or(earlier.service_type);
         let exposure = Exposure { service_type, ingress, url };
         ensure!(
             service_type != ServiceType::ClusterIp || exposure.advertised_url().is_some(),
-            "other clusters can't reach a Service of type ClusterIP: set --auth-ingress or --auth-url, \
-             or another --auth-service-type"
+            "other clusters can't reach a Service of type ClusterIP: set --auth-ingress or \
+             --auth-url, or another --auth-service-type"
         );
         Ok(exposure)
     }

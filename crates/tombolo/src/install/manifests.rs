@@ -240,7 +240,11 @@ mod tests {
         };
         assert_eq!(from(6000), serde_json::json!([{"namespaceSelector": {}}]));
         assert_eq!(from(9443), serde_json::Value::Null, "the API server may be anywhere");
-        assert_eq!(from(8080), serde_json::Value::Null, "probes come from the node, not from a pod");
+        assert_eq!(
+            from(8080),
+            serde_json::Value::Null,
+            "probes come from the node, not from a pod"
+        );
     }
 
     #[test]

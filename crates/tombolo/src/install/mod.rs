@@ -29,8 +29,8 @@ pub struct Arguments {
     pub target: Target,
     /// Name of this cluster [default: unchanged, or from the kubeconfig]
     ///
-    /// A DNS label of at most 45 characters. Other clusters show it in names of nodes and namespaces,
-    /// so clusters that peer need different names.
+    /// A DNS label of at most 45 characters. Other clusters show it in names of nodes and
+    /// namespaces, so clusters that peer need different names.
     #[arg(long, value_name = "NAME")]
     pub cluster_name: Option<ClusterName>,
     /// Permanent id of this cluster [default: unchanged, or a random UUID]
@@ -41,8 +41,8 @@ pub struct Arguments {
     pub cluster_id: Option<ClusterId>,
     /// PodCIDR of this cluster [default: detected]
     ///
-    /// Detected from kubeadm, kube-controller-manager or the nodes. Set it if the detected CIDR does not
-    /// contain all pods.
+    /// Detected from kubeadm, kube-controller-manager or the nodes. Set it if the detected CIDR
+    /// does not contain all pods.
     #[arg(long, value_name = "CIDR")]
     pub pod_cidr: Option<Cidr>,
     /// ServiceCIDR of this cluster [default: detected]
@@ -50,14 +50,14 @@ pub struct Arguments {
     pub service_cidr: Option<Cidr>,
     /// URL at which other clusters reach this API server [default: from the kubeconfig]
     ///
-    /// Peers use it with the identity that the auth service issues to them. Set it if the URL in the
-    /// kubeconfig works only from this machine.
+    /// Peers use it with the identity that the auth service issues to them. Set it if the URL in
+    /// the kubeconfig works only from this machine.
     #[arg(long, value_name = "URL")]
     pub api_server_url: Option<String>,
     /// Whether other clusters get an identity without a token
     ///
-    /// By default they present the token in Secret liqo/auth-token. Enable it only where everyone who
-    /// can reach the auth service is trusted.
+    /// By default they present the token in Secret liqo/auth-token. Enable it only where everyone
+    /// who can reach the auth service is trusted.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub empty_token: Option<bool>,
     #[command(flatten)]

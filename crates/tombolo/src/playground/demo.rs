@@ -1,5 +1,5 @@
-//! The demo of the playground: Tombolo in every cluster, the first one peered with the others, and an
-//! application that runs in all of them.
+//! The demo of the playground: Tombolo in every cluster, the first one peered with the others, and
+//! an application that runs in all of them.
 
 use std::time::Duration;
 
@@ -99,8 +99,8 @@ async fn reaches_service(cluster: &Cluster, pod: &Pod) -> Result<()> {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("?");
     let why = last.map_or("no response".to_owned(), |error| error.to_string());
     bail!(
-        "{URL} does not answer pod {name} on node {node} within {} s ({why}): see `tombolo status` and \
-         `kubectl -n shop get pods,endpointslices` (tombolo playground shell {})",
+        "{URL} does not answer pod {name} on node {node} within {} s ({why}): see `tombolo status` \
+         and `kubectl -n shop get pods,endpointslices` (tombolo playground shell {})",
         TIMEOUT.as_secs(),
         cluster.name()
     )
@@ -156,8 +156,8 @@ async fn discovered(home: &Side, other: &Side, bars: &Bars) -> Result<()> {
     });
     found.await?.map(drop).with_context(|| {
         format!(
-            "{} has not discovered {} within {} s: see `kubectl -n liqo logs deploy/liqo-discovery` in \
-             both clusters (tombolo playground shell {})",
+            "{} has not discovered {} within {} s: see `kubectl -n liqo logs deploy/liqo-discovery` \
+             in both clusters (tombolo playground shell {})",
             home.name(),
             other.name(),
             TIMEOUT.as_secs(),

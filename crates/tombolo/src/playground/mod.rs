@@ -30,8 +30,8 @@ enum Command {
     Up(up::Arguments),
     /// Build and download everything the clusters need
     ///
-    /// `up` does this too. Kubernetes, etcd and CoreDNS are built from source, which takes half an hour
-    /// or more on two cores, and only once.
+    /// `up` does this too. Kubernetes, etcd and CoreDNS are built from source, which takes half an
+    /// hour or more on two cores, and only once.
     Prepare,
     /// Show clusters, nodes, processes and memory
     Status,

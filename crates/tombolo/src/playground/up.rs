@@ -30,8 +30,8 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<()> {
     tombolo_testbed::require_root()?;
     ensure!(
         arguments.bare || image::is_static(),
-        "only a static build can be installed in clusters: run `make playground`, or use --bare for \
-         clusters without Tombolo"
+        "only a static build can be installed in clusters: run `make playground`, or use --bare \
+         for clusters without Tombolo"
     );
     let runtime = tokio::runtime::Runtime::new()?;
     let bars = Bars::new();
@@ -74,7 +74,7 @@ async fn start(name: &str, arguments: &Arguments, bars: &Bars) -> Result<Testbed
     // The toolbox image contains programs that `prepare` may still have to install.
     tombolo_testbed::prepare(&progress)?;
     let toolbox = images::toolbox()?;
-    let mut builder = Testbed::builder(name).progress(progress).stays();
+    let mut builder = Testbed::builder(name).progress(progress).persistent();
     for number in 0..usize::from(arguments.clusters) {
         let spec = ClusterSpec::new(city(number)).nodes(arguments.nodes);
         let mut spec = spec.image(toolbox.clone());

@@ -1,5 +1,6 @@
-//! Lets agents and gateways remove their interfaces, routes and rules from the nodes. A component can't
-//! distinguish a restart from an uninstall, so a ConfigMap signals it, and each reports in there.
+//! Lets agents and gateways remove their interfaces, routes and rules from the nodes. A component
+//! can't distinguish a restart from an uninstall, so a ConfigMap signals it, and each reports in
+//! there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -55,9 +56,9 @@ pub async fn clean(client: &Client, timeout: Duration, say: &dyn Fn(&str)) -> Re
         return Ok(());
     }
     bail!(
-        "no report of a clean node after {} s from {}. The components keep running, so that the report \
-         can follow. If the node is up, see `kubectl -n liqo logs` of its pods, then run `tombolo \
-         uninstall` again. If the node is gone for good, run `kubectl delete node` first",
+        "no report of a clean node after {} s from {}. The components keep running, so that the \
+         report can follow. If the node is up, see `kubectl -n liqo logs` of its pods, then run \
+         `tombolo uninstall` again. If the node is gone for good, run `kubectl delete node` first",
         timeout.as_secs(),
         missing().join(", ")
     )

@@ -1,5 +1,5 @@
-//! Removes the installed objects and those created since. A component is removed only after the objects
-//! that it has to clean up.
+//! Removes the installed objects and those created since. A component is removed only after the
+//! objects that it has to clean up.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};

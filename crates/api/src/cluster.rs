@@ -37,7 +37,7 @@ pub struct ClusterIdentity {
 /// An invalid [`ClusterId`] or [`ClusterName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a cluster {what}: it takes 1 to {max} lower-case letters, digits and '-', \
+    "{text:?} is not a cluster {what}: use 1 to {max} lower-case letters, digits and '-', \
      with a letter or digit at both ends"
 )]
 pub struct NotALabel {
@@ -132,7 +132,7 @@ mod tests {
         let error = "Rome!".parse::<ClusterName>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "\"Rome!\" is not a cluster name: it takes 1 to 45 lower-case letters, digits and \
+            "\"Rome!\" is not a cluster name: use 1 to 45 lower-case letters, digits and \
              '-', with a letter or digit at both ends"
         );
     }

@@ -36,9 +36,9 @@ enum Command {
     /// Install Tombolo in a cluster, or upgrade it
     ///
     /// Applies the CRDs, the RBAC rules and the components in namespace liqo, then waits until all
-    /// components are ready. Repeat it to upgrade or to change settings: the name and id of the
-    /// cluster, the exposure of the auth service, --empty-token and --ipam-mtls stay as they are
-    /// unless given again.
+    /// components are ready. Run it again to upgrade or to change settings. Options that are not
+    /// given keep their current value, except --image, --api-server-url and the CIDRs: give these
+    /// again if their defaults do not fit.
     Install(install::Arguments),
     /// Remove Tombolo from a cluster
     ///

@@ -47,8 +47,8 @@ pub async fn require(client: &Client, text: &str) -> Result<ForeignCluster> {
         format!("known clusters: {}", names.join(", "))
     };
     bail!(
-        "there is no cluster {text:?}; {known}. Add a cluster that is not discovered by the URL of \
-         its auth service: `tombolo peer https://HOST:PORT`"
+        "there is no cluster {text:?}; {known}. To add a cluster that is not discovered, use the URL \
+         of its auth service: `tombolo peer https://HOST:PORT`"
     )
 }
 

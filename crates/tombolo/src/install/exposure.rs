@@ -27,8 +27,7 @@ pub struct Flags {
     /// liqo/liqo-auth-cert: other clusters pin it.
     #[arg(long, value_name = "HOST")]
     pub auth_ingress: Option<String>,
-    /// URL at which other clusters reach the auth service; "" to detect it [default: unchanged, or
-    /// detected]
+    /// URL of the auth service for other clusters; "" to detect it [default: unchanged, or detected]
     ///
     /// Set it where the address that other clusters use is not visible in this cluster, for example
     /// behind NAT or an external load balancer.
@@ -110,14 +109,14 @@ impl Exposure {
 
     fn of(service: Option<&Service>, ingress: Option<&Ingress>) -> Self {
         let annotations = service.and_then(|service| service.metadata.annotations.as_ref());
-        let told = annotations.and_then(|all| all.get(AUTH_URL_ANNOTATION)).cloned();
+        let advertised = annotations.and_then(|all| all.get(AUTH_URL_ANNOTATION)).cloned();
         let rules = ingress.and_then(|ingress| ingress.spec.as_ref()?.rules.as_ref());
         let read = Self {
             service_type: service.and_then(ServiceType::of).unwrap_or_default(),
             ingress: rules.and_then(|rules| rules.first()?.host.clone()),
             url: None,
         };
-        let url = told.filter(|told| read.advertised_url().as_ref() != Some(told));
+        let url = advertised.filter(|url| read.advertised_url().as_ref() != Some(url));
         Self { url, ..read }
     }
 }

@@ -83,7 +83,7 @@ async fn reaches_service(cluster: &Cluster, pod: &Pod) -> Result<()> {
     let name = pod.name_any();
     let curl = ["curl", "-sS", "-f", "-m", "2", "-o", "/dev/null", URL];
     let mut last = None;
-    let asking = async {
+    let attempts = async {
         let mut turns = tokio::time::interval(RETRY_INTERVAL);
         loop {
             turns.tick().await;
@@ -93,7 +93,7 @@ async fn reaches_service(cluster: &Cluster, pod: &Pod) -> Result<()> {
             }
         }
     };
-    if tokio::time::timeout(TIMEOUT, asking).await.is_ok() {
+    if tokio::time::timeout(TIMEOUT, attempts).await.is_ok() {
         return Ok(());
     }
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("?");

@@ -30,7 +30,7 @@ impl Hello {
 }
 
 /// A script that sends this many requests, up to the first failure.
-pub fn asking(url: &str, times: usize) -> String {
+pub fn request_script(url: &str, times: usize) -> String {
     format!("for i in $(seq {times}); do curl -sS -m 5 {url} || exit 1; done")
 }
 
@@ -90,7 +90,7 @@ impl Client {
 
     /// Sends this many requests, up to the first failure, and returns the responses.
     pub async fn try_send_all(&self, url: &str, times: usize) -> Result<Vec<Hello>, String> {
-        let said = self.run(&asking(url, times)).await;
+        let said = self.run(&request_script(url, times)).await;
         hellos(&said.map_err(|error| format!("{} on {}: {error}", self.pod, self.node))?)
     }
 

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-use crate::common::load::{Client, asking, hellos};
+use crate::common::load::{Client, hellos, request_script};
 use crate::common::{get, name};
 use crate::story::{NODE, Story, URL, story};
 
@@ -46,7 +46,7 @@ async fn nodes_and_host_network_pods_reach_the_service() {
         let address = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
         let url = format!("http://{address}/cgi-bin/hello");
         for node in cluster.nodes() {
-            let said = node.run(&["sh", "-c", &asking(&url, ENOUGH)]).await.unwrap();
+            let said = node.run(&["sh", "-c", &request_script(&url, ENOUGH)]).await.unwrap();
             let answered: BTreeSet<String> =
                 hellos(&said).unwrap().into_iter().map(|hello| hello.pod).collect();
             assert_eq!(answered, expected, "asked from the node {}", node.name());

@@ -1,4 +1,4 @@
-//! Compiles `proto/ipam.proto`: the messages and its description always, the service stubs with the
+//! Compiles `proto/ipam.proto`: always the messages and the descriptors, the service stubs with the
 //! feature `grpc`.
 
 use std::{error::Error, fs, path::PathBuf};

@@ -8,14 +8,14 @@ use tombolo_api::{ClusterIdentity, discovery::ForeignCluster, names::LAST_UPDATE
 #[track_caller]
 pub fn is_valid_entry(entry: &ForeignCluster) {
     let name = entry.metadata.name.as_deref().unwrap_or_default();
-    assert!(is_label(name, 63), "{name:?} is no name of an object");
+    assert!(is_label(name, 63), "{name:?} is not an object name");
     is_auth_url(&entry.spec.auth_url);
     assert!(entry.spec.ttl.is_some_and(|ttl| (1..=0x7fff_ffff).contains(&ttl)));
     if let Some(cluster) = &entry.spec.cluster_identity {
         is_identity(cluster);
     }
     for (key, value) in entry.metadata.labels.iter().flatten() {
-        assert!(is_label_value(value), "{value:?} is no value of the label {key}");
+        assert!(is_label_value(value), "{value:?} is not a value of the label {key}");
     }
     let annotations = entry.metadata.annotations.as_ref().expect("annotations");
     assert!(annotations[LAST_UPDATE_ANNOTATION].parse::<jiff::Timestamp>().is_ok());
@@ -28,8 +28,8 @@ pub fn is_valid_entry(entry: &ForeignCluster) {
 #[track_caller]
 pub fn is_identity(cluster: &ClusterIdentity) {
     let (id, name) = (cluster.cluster_id.as_str(), cluster.cluster_name.as_str());
-    assert!(is_label(id, 63), "{id:?} is no cluster id");
-    assert!(is_label(name, 45), "{name:?} is no cluster name");
+    assert!(is_label(id, 63), "{id:?} is not a cluster id");
+    assert!(is_label(name, 45), "{name:?} is not a cluster name");
 }
 
 /// Asserts the CRD's rules for the URL of an auth service.

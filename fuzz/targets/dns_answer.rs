@@ -43,7 +43,7 @@ fuzz_target!(|packet: &[u8]| {
 fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
     assert!((1..=604_800).contains(&cluster.ttl));
     let longest = records.iter().map(|record| record.ttl).max().unwrap_or(0);
-    assert!(cluster.ttl <= longest.max(1), "it holds for longer than any record");
+    assert!(cluster.ttl <= longest.max(1), "its TTL is longer than that of any record");
     if let Some(identity) = &cluster.cluster {
         is_identity(identity);
     }
@@ -56,7 +56,7 @@ fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
         return;
     }
     let Sighting::New(entry) = listed(cluster, &searcher, &[], now) else {
-        panic!("a cluster that nobody knew is new");
+        panic!("an unknown cluster gets a new entry");
     };
     is_valid_entry(&entry);
     assert!(!entry.spec.join && is_found_in(&entry, domain));
@@ -64,10 +64,10 @@ fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
     let later = now + jiff::SignedDuration::from_secs(cluster.ttl.into());
     let searcher = Searcher { autojoin: true, ..searcher };
     let Sighting::Again(again) = listed(cluster, &searcher, &known, later) else {
-        panic!("the same cluster is seen again");
+        panic!("a known cluster is recognized");
     };
     is_valid_entry(&again);
-    assert!(!again.spec.join, "who was found before is not joined");
+    assert!(!again.spec.join, "a known cluster is not joined automatically");
     assert_eq!(is_introduced(cluster, domain, &[]), cluster.cluster.is_some());
     assert!(superseded(cluster, domain, &known, &us).is_empty());
     // A different cluster with the same name gets another object name.
@@ -78,7 +78,7 @@ fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
     other.spec.auth_url = "https://elsewhere".to_owned();
     let name = other.metadata.name.clone();
     let Sighting::New(second) = listed(cluster, &searcher, &[other], now) else {
-        panic!("a namesake is another cluster");
+        panic!("a cluster with the same name gets its own entry");
     };
     is_valid_entry(&second);
     assert_ne!(second.metadata.name, name);

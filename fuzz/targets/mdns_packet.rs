@@ -81,24 +81,24 @@ fn is_read(
         return;
     }
     let Sighting::New(entry) = seen(&heard, &none, &here, now) else {
-        panic!("a cluster that nobody knew is new");
+        panic!("an unknown cluster gets a new entry");
     };
     is_valid_entry(&entry);
-    let expiry = expires_at(&entry, now, now).expect("it does not stay for ever");
+    let expiry = expires_at(&entry, now, now).expect("a discovered entry expires");
     assert!(expiry > now);
     // A different cluster with the same name gets another object name; the same cluster is updated.
     let mut other = (*entry).clone();
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
     let Sighting::New(second) = seen(&heard, &[other], &here, now) else {
-        panic!("a namesake is another cluster");
+        panic!("a cluster with the same name gets its own entry");
     };
     is_valid_entry(&second);
     assert_ne!(second.metadata.name, entry.metadata.name);
     let known = [*entry];
     assert_eq!(seen(&heard, &known, &here, now), Sighting::Unchanged);
     let Sighting::Again(again) = seen(&heard, &known, &here, expiry) else {
-        panic!("the same cluster is seen again");
+        panic!("a known cluster is recognized");
     };
     is_valid_entry(&again);
 }

@@ -26,7 +26,7 @@ fn pem(der: &[u8]) -> String {
 }
 
 fn check(text: &str) -> bool {
-    assert!(requested(text, |_| false).is_err(), "taken without a signature");
+    assert!(requested(text, |_| false).is_err(), "accepted without a valid signature");
     let mut signed = None;
     let Ok(subject) = requested(text, |der| {
         signed = Some(der.to_vec());

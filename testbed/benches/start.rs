@@ -1,5 +1,5 @@
-//! How long a cluster takes to start, step by step. The yardstick, measured in the same run, is
-//! a bare API server: the time from the start of etcd and kube-apiserver to the first answer.
+//! The start time of clusters, step by step. The baseline, measured in the same run, is a bare API
+//! server: the time from the start of etcd and kube-apiserver to the first response.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

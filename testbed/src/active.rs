@@ -1,5 +1,5 @@
-//! The testbeds that this process answers for. However it ends (normally, by a panic, by Ctrl-C or
-//! another signal), they are removed; after `kill -9` the next claim or `playground down` does it.
+//! The testbeds that this process owns. They are removed when it ends: normally, by a panic, by
+//! Ctrl-C or another signal. After `kill -9`, the next claim or `playground down` removes them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLock};
@@ -16,15 +16,15 @@ use crate::state::{Lock, State};
 
 static ACTIVE: Mutex<Vec<State>> = Mutex::new(Vec::new());
 
-/// Whether this process is ending; whoever makes something holds it for reading.
+/// Whether this process is ending. Held for reading while resources are created.
 static ENDING: RwLock<bool> = RwLock::new(false);
 
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// Set: testbeds stay as they are when a test ends, to look into them.
+/// If set, testbeds are kept at the end of a test, for debugging.
 const KEEP: &str = "TOMBOLO_KEEP";
 
-/// Claims a testbed, for which this process answers from then on.
+/// Claims a testbed, which this process owns from then on.
 pub(crate) fn claim(claim: impl FnOnce() -> Result<State>) -> Result<State> {
     static HOOKS: Once = Once::new();
     HOOKS.call_once(install_hooks);
@@ -35,21 +35,21 @@ pub(crate) fn claim(claim: impl FnOnce() -> Result<State>) -> Result<State> {
     })
 }
 
-/// Makes something, unless the process is ending: then nothing would remove it.
-pub(crate) fn make<T>(something: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Creates a resource, unless the process is ending and could not remove it.
+pub(crate) fn make<T>(create: impl FnOnce() -> Result<T>) -> Result<T> {
     let ending = ENDING.read().unwrap_or_else(PoisonError::into_inner);
     if *ending {
         return Err(Error::Refused("interrupted".into()));
     }
-    something()
+    create()
 }
 
-/// From now on somebody else removes it.
+/// Ends the ownership: another process removes it.
 pub(crate) fn forget(number: u8) {
     active().retain(|state| state.number != number);
 }
 
-/// Removes one of ours; nothing to do when it is gone already.
+/// Removes an owned testbed, if it is not removed yet.
 pub(crate) fn remove(number: u8) -> Result<()> {
     let _alone = removing();
     let found = active().iter().find(|state| state.number == number).cloned();
@@ -87,7 +87,7 @@ fn take_away(state: &State) -> Result<()> {
     Ok(())
 }
 
-/// Held for as long as something is being removed: whoever ends the process waits for it.
+/// Held during a removal, so that the end of the process waits for it.
 fn removing() -> MutexGuard<'static, ()> {
     static REMOVING: Mutex<()> = Mutex::new(());
     REMOVING.lock().unwrap_or_else(PoisonError::into_inner)
@@ -115,7 +115,7 @@ fn install_hooks() {
                     let _ = emulate_default_handler(signal);
                 });
             }
-            // Whoever asks twice does not want to wait.
+            // A second signal ends the process immediately.
             if let Some(signal) = came.next() {
                 let _ = emulate_default_handler(signal);
             }

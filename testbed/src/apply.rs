@@ -1,4 +1,4 @@
-//! Manifests into a cluster, by server-side apply.
+//! Applies manifests by server-side apply.
 
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 const MANAGER: &str = "testbed";
 
-/// Applies one document after the other.
+/// Applies the documents in order.
 pub(crate) async fn apply(client: &Client, cluster: &str, manifests: &str) -> Result<()> {
     let objects = serde_saphyr::from_multiple::<DynamicObject>(manifests);
     for object in objects.map_err(Error::api("read manifests", cluster))? {

@@ -1,4 +1,4 @@
-//! Something to do when the process ends by itself, with the knowledge of whether it failed.
+//! A hook for the normal end of the process, with its exit status.
 
 use std::sync::OnceLock;
 
@@ -6,7 +6,7 @@ type Last = fn(failed: bool);
 
 static LAST: OnceLock<Last> = OnceLock::new();
 
-/// Calls `last` at the end of the process. Only the first call counts.
+/// Calls `last` at the end of the process. Later calls have no effect.
 pub(crate) fn at_end(last: Last) {
     if LAST.set(last).is_ok() {
         register();
@@ -33,7 +33,7 @@ fn register() {
     unsafe { on_exit(ended, std::ptr::null_mut()) };
 }
 
-/// Other C libraries do not tell how the process ends.
+/// Other C libraries do not pass the exit status.
 #[cfg(not(target_env = "gnu"))]
 fn register() {
     extern "C" fn ended() {

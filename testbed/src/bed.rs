@@ -1,4 +1,4 @@
-//! What all parts of one testbed share.
+//! Shared data of all parts of one testbed.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(crate) struct Bed {
     pub progress: Progress,
 }
 
-/// Everything that is built or fetched before the first cluster can start.
+/// The built and downloaded files that clusters need.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Provisions {
     pub cache: Cache,
@@ -38,7 +38,7 @@ impl Provisions {
         if cache.path("").to_string_lossy().contains(':') {
             let path = cache.path("");
             return Err(Error::Refused(format!(
-                "the cache {} has a colon in its path, and would break search paths: \
+                "the cache {} has a colon in its path, which breaks PATH: \
                  set TOMBOLO_CACHE to another directory",
                 path.display()
             )));
@@ -66,7 +66,7 @@ impl Bed {
         self.data.join(cluster)
     }
 
-    /// Where programs are looked for on nodes.
+    /// PATH of the nodes.
     pub fn path(&self) -> std::ffi::OsString {
         let own = self.provisions.binaries.dirs().iter().cloned();
         let usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];

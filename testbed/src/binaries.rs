@@ -1,7 +1,7 @@
 //! Kubernetes, etcd and CoreDNS, built from the Go module proxy on first use.
 //!
-//! Each comes from a tiny module whose `go.mod` and `go.sum` pin everything. Go's own build cache
-//! lets an interrupted build go on where it stopped.
+//! Each is built from a small module whose `go.mod` and `go.sum` pin all dependencies. Go's build
+//! cache lets an interrupted build resume.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -72,14 +72,14 @@ const MODULES: [Module; 3] = [
     },
 ];
 
-/// The directories with the programs, all of them there.
+/// The directories with all built programs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Binaries {
     dirs: Vec<PathBuf>,
 }
 
 impl Binaries {
-    /// Builds what is missing.
+    /// Builds missing programs.
     pub fn prepare(cache: &Cache, progress: &Progress) -> Result<Self> {
         let _building = cache.lock("bin")?;
         let mut dirs = Vec::new();
@@ -129,7 +129,7 @@ impl Module {
         for (name, text) in self.files {
             files::write(&source.join(name), text)?;
         }
-        progress.step(&title, "download the sources");
+        progress.step(&title, "downloading the sources");
         let packages = go_command(&go, &source, "list")
             .args(["-deps", "-f", "{{.ImportPath}}"])
             .args(self.packages)
@@ -138,7 +138,7 @@ impl Module {
 
         files::remove_tree(entry.dir())?;
         files::make_dir(entry.dir())?;
-        progress.step(&title, "build from source: this is once, and takes minutes");
+        progress.step(&title, "building from source: only once, takes minutes");
         let mut build = go_command(&go, &source, "build")
             .args(["-v", "-trimpath", "-ldflags", self.ldflags, "-o"])
             .arg(format!("{}/", entry.dir().display()))
@@ -160,7 +160,7 @@ impl Module {
         if !status.success() {
             return Err(Error::Command {
                 command: format!("go build {title}"),
-                outcome: format!("ended with {status}; start again to go on where it stopped"),
+                outcome: format!("failed with {status}; run it again to resume"),
                 output: said,
             });
         }

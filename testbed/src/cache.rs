@@ -1,4 +1,4 @@
-//! Where built and fetched things are kept between runs: outside the checkout, keyed by version.
+//! The cache of built and downloaded files: outside of the checkout, keyed by version.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,8 +19,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `$TOMBOLO_CACHE`, else `tombolo` in the user's cache directory. Through sudo, the user is the
-    /// one who called it.
+    /// `$TOMBOLO_CACHE`, else `tombolo` in the user's cache directory. Under sudo, that of the
+    /// calling user.
     pub fn of_this_user() -> Result<Self> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let home = || match Caller::of_sudo() {
@@ -32,15 +32,15 @@ impl Cache {
             .or_else(|| home().map(|home| home.join(".cache/tombolo")))
             .ok_or_else(|| Error::Missing {
                 what: "the environment variable HOME".into(),
-                hint: "set it, or TOMBOLO_CACHE to the directory to keep caches in".into(),
+                hint: "set it, or set TOMBOLO_CACHE to the cache directory".into(),
             })?;
         files::make_dir(&root)?;
         let root = root.canonicalize().map_err(Error::file("find", &root))?;
         Ok(Self { root })
     }
 
-    /// What root made through sudo becomes the caller's, who could not renew it otherwise. The data
-    /// of running testbeds stays root's.
+    /// Under sudo, gives files of root to the calling user, who could not update them otherwise.
+    /// Data of running testbeds stays with root.
     pub(crate) fn give_to_caller(&self) {
         let Some(caller) = Caller::of_sudo() else {
             return;
@@ -60,10 +60,10 @@ impl Cache {
         self.root.join(below)
     }
 
-    /// Held by whoever builds something, so that two processes do not build it twice.
+    /// Lock of a build, so that two processes do not build the same.
     pub(crate) fn lock(&self, name: &str) -> Result<CacheLock> {
         let path = self.path(format!("{name}.lock"));
-        // Reading is enough for a lock, and works when the file is somebody else's.
+        // Read access suffices for a lock, also on a file of another user.
         let file = File::open(&path)
             .or_else(|_| File::create(&path))
             .map_err(Error::file("create", &path))?;
@@ -82,7 +82,7 @@ fn for_each_below(path: &Path, act: &impl Fn(&Path)) {
     }
 }
 
-/// Who called sudo.
+/// The user that called sudo.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub user: u32,
@@ -111,9 +111,9 @@ pub(crate) struct CacheLock {
     _file: File,
 }
 
-/// A directory of the cache that holds what was made from certain inputs. Its name carries a digest
-/// of them, so a change of inputs is another entry; a marker with the files' sizes tells a complete
-/// entry from an interrupted one.
+/// A cache directory for certain inputs. Its name contains their digest, so that changed inputs are
+/// another entry. A marker with the sizes of all files distinguishes complete entries from
+/// interrupted ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     kind: String,
@@ -146,11 +146,11 @@ impl Entry {
         std::fs::read_to_string(self.dir.join(MARKER)).is_ok_and(|marker| marker == self.listing())
     }
 
-    /// Marks it complete and removes the entries of the same name made from other inputs.
+    /// Marks it complete and removes entries of the same name with other inputs.
     pub fn complete(&self, cache: &Cache) -> Result<()> {
         files::write(&self.dir.join(MARKER), self.listing())?;
         if std::fs::read_dir(cache.path("run")).is_ok_and(|mut beds| beds.next().is_some()) {
-            // What runs may still need the old one; the next change removes both.
+            // Running clusters may still use the old entry; the next change removes both.
             return Ok(());
         }
         let kept = cache.path(&self.kind);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn through_sudo_the_cache_is_the_callers() {
+    fn under_sudo_the_cache_belongs_to_the_calling_user() {
         let passwd = "root:x:0:0:root:/root:/bin/bash\nada:x:1000:1001:Ada:/home/ada:/bin/bash\n";
         let caller = Caller::from_passwd(passwd, "1000").unwrap();
         assert_eq!((caller.user, caller.group), (1000, 1001));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn another_input_is_another_entry_and_replaces_the_old_one() {
+    fn an_entry_with_other_inputs_replaces_the_old_one() {
         let cache = scratch("replaced");
         let old = Entry::new(&cache, "bin", "etcd", "v1", &["a"]);
         let new = Entry::new(&cache, "bin", "etcd", "v1", &["b"]);

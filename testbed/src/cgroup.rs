@@ -1,5 +1,5 @@
-//! Each node has its own cgroups, and sees them as the root. Version 1 has one hierarchy for each
-//! controller, version 2 one for all; a host that has both (hybrid) counts as version 1.
+//! The cgroups of nodes: each node sees its own as the root. Version 1 has one hierarchy per
+//! controller, version 2 one for all; a host with both (hybrid) counts as version 1.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::files;
 
-/// The hierarchies of this machine, and where below them this process may make its own.
+/// The hierarchies of this machine, and the cgroups of this process in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Hierarchies {
     V1(Vec<V1>),
@@ -22,17 +22,17 @@ pub(crate) enum Hierarchies {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct V1 {
-    /// As the kernel names it: `memory`, `cpu,cpuacct`, `name=systemd`.
+    /// Name in the kernel: `memory`, `cpu,cpuacct`, `name=systemd`.
     pub controllers: String,
     /// The cgroup of this process.
     pub own: PathBuf,
 }
 
-/// The directories of one node; the one it sees as root in each hierarchy.
+/// The root directory of one node in each hierarchy.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroup {
     roots: Vec<PathBuf>,
-    /// Version 2 allows no process in a group that hands controllers on.
+    /// Version 2 allows no processes in a group that delegates controllers.
     leaf: Option<PathBuf>,
 }
 
@@ -69,7 +69,8 @@ impl Hierarchies {
         })
     }
 
-    /// What a node's first process has to mount: `v2`, or the list of version 1 hierarchies.
+    /// The hierarchies that the init process of a node mounts: `v2`, or a list of version 1
+    /// hierarchies.
     pub fn to_mount(&self) -> String {
         match self {
             Self::V2 { .. } => "v2".into(),
@@ -80,7 +81,7 @@ impl Hierarchies {
         }
     }
 
-    /// The directories that a node called `name` has, whether they exist or not.
+    /// The directories of node `name`, whether they exist or not.
     pub fn roots(&self, name: &str) -> Vec<PathBuf> {
         match self {
             Self::V1(groups) => groups.iter().map(|group| group.own.join(name)).collect(),
@@ -88,7 +89,7 @@ impl Hierarchies {
         }
     }
 
-    /// All cgroups of nodes whose name starts with `prefix`.
+    /// All cgroups of nodes with this name prefix.
     pub fn starting_with(&self, prefix: &str) -> Vec<PathBuf> {
         let parents = match self {
             Self::V1(groups) => groups.iter().map(|group| group.own.as_path()).collect(),
@@ -100,7 +101,7 @@ impl Hierarchies {
             .collect()
     }
 
-    /// The cgroups of a node called `name`.
+    /// The cgroups of node `name`.
     pub fn cgroup(&self, name: &str) -> Cgroup {
         let roots = self.roots(name);
         let leaf = match self {
@@ -110,7 +111,7 @@ impl Hierarchies {
         Cgroup { roots, leaf }
     }
 
-    /// Makes them, without anything that an earlier boot has left inside.
+    /// Creates them, without leftovers of an earlier boot.
     pub fn make(&self, name: &str) -> Result<Cgroup> {
         let cgroup = self.cgroup(name);
         remove(&cgroup.roots);
@@ -124,19 +125,20 @@ impl Hierarchies {
                     inherit_cpuset(&groups[at].own, &cgroup.roots[at])?;
                 }
             }
-            Self::V2 { root } => hand_on_controllers(root)?,
+            Self::V2 { root } => delegate_controllers(root)?,
         }
         Ok(cgroup)
     }
 }
 
 impl Cgroup {
-    /// The command's process begins in the node's root, so that a new cgroup namespace starts there.
+    /// Starts the command in the root cgroup of the node, so that a new cgroup namespace starts
+    /// there.
     pub fn enter_root(&self, command: &mut Command) -> Result<()> {
         enter(command, &self.roots)
     }
 
-    /// The command's process is one of the node's.
+    /// Starts the command in the cgroups of the node.
     pub fn enter(&self, command: &mut Command) -> Result<()> {
         match &self.leaf {
             Some(leaf) => enter(command, std::slice::from_ref(leaf)),
@@ -144,7 +146,8 @@ impl Cgroup {
         }
     }
 
-    /// Once the node's first process runs: moves it aside, and lets the node use the controllers.
+    /// After the init process has started: moves it out of the root, and delegates the controllers
+    /// to the node.
     pub fn settle(&self) -> Result<()> {
         let Some(leaf) = &self.leaf else {
             return Ok(());
@@ -153,11 +156,11 @@ impl Cgroup {
         for pid in files::read(&root.join("cgroup.procs"))?.lines() {
             files::write_kernel(&leaf.join("cgroup.procs"), pid)?;
         }
-        hand_on_controllers(root)
+        delegate_controllers(root)
     }
 }
 
-/// Removes cgroups whose processes have been killed; they may take a moment to be gone.
+/// Removes cgroups of killed processes, which may take a moment to exit.
 pub(crate) fn remove(roots: &[PathBuf]) {
     let deadline = Instant::now() + Duration::from_secs(10);
     for root in roots {
@@ -208,7 +211,7 @@ fn enter(command: &mut Command, dirs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// A new cpuset is empty, and no process can enter it.
+/// A new cpuset is empty and accepts no process until it is set.
 fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
     for name in ["cpuset.cpus", "cpuset.mems"] {
         let value = files::read(&parent.join(name))?;
@@ -217,10 +220,10 @@ fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
     files::write_kernel(&child.join("cgroup.clone_children"), "1")
 }
 
-/// The controllers a kubelet works with; what else a host has is its own business.
+/// The controllers that a kubelet needs.
 const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
 
-fn hand_on_controllers(dir: &Path) -> Result<()> {
+fn delegate_controllers(dir: &Path) -> Result<()> {
     let control = dir.join("cgroup.subtree_control");
     let enabled = files::read(&control)?;
     let has = |list: &str, wanted: &str| list.split_whitespace().any(|name| name == wanted);
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_cgroup_mount_the_error_says_what_to_do() {
+    fn without_a_cgroup_mount_the_error_has_advice() {
         let error = Hierarchies::parse("0::/\n", "").unwrap_err().to_string();
         assert!(error.contains("mount cgroup2"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! A cluster: its nodes, its API, and the way it starts.
+//! A cluster: its nodes, its API and its start.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ use crate::wan;
 
 const COREDNS: &str = include_str!("coredns.yaml");
 
-/// How long a step of the start may take. Far more than it should: the machine may be busy.
+/// Timeout of a start step: generous, because the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(180);
 
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl Cluster {
         self.pki.file("admin.conf")
     }
 
-    /// Started through sudo, the kubeconfig becomes the property of whoever called sudo.
+    /// Under sudo, gives the kubeconfig to the calling user.
     pub fn give_to_caller(&self) -> Result<()> {
         let Some(caller) = Caller::of_sudo() else {
             return Ok(());
@@ -81,7 +81,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Node 1 is the control plane; numbers are those of the names.
+    /// The node with this number, as in its name. Node 1 is the control plane.
     pub fn node(&self, number: usize) -> &Node {
         let found = number.checked_sub(1).and_then(|index| self.nodes.get(index));
         found.unwrap_or_else(|| {
@@ -90,7 +90,7 @@ impl Cluster {
         })
     }
 
-    /// A client of the administrator's, for the runtime it is called in.
+    /// An administrator's client, for the current runtime.
     pub async fn client(&self) -> Result<Client> {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig());
         let kubeconfig = kubeconfig.map_err(Error::api("read the kubeconfig", self.name()))?;
@@ -100,12 +100,12 @@ impl Cluster {
         Client::try_from(config).map_err(Error::api("make a client", self.name()))
     }
 
-    /// Runs kubectl as the administrator and returns what it printed.
+    /// Runs kubectl as the administrator and returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_command().args(arguments).run_async().await
     }
 
-    /// The same in the network of a node: it reaches what that node reaches.
+    /// Like [`kubectl`](Self::kubectl), in the network namespace of a node.
     pub async fn kubectl_on(&self, node: usize, arguments: &[&str]) -> Result<String> {
         Cmd::new("ip")
             .args(["netns", "exec", &self.node(node).network_namespace()])
@@ -145,7 +145,7 @@ impl Cluster {
         self.reaches(api, name, is_available, &what).await.map(drop)
     }
 
-    /// The names of the nodes that are Ready; None when nobody answers.
+    /// The names of the Ready nodes; None when the API server does not answer.
     pub async fn ready_nodes(&self) -> Option<Vec<String>> {
         let ask = async {
             let nodes: Api<NodeObject> = Api::all(self.client().await.ok()?);
@@ -171,13 +171,13 @@ impl Cluster {
         Arc::make_mut(&mut self.spec).images = images.to_vec();
     }
 
-    /// What the network between the clusters has to know of it.
+    /// Its addresses and ports, for the network between the clusters.
     pub(crate) fn side(&self) -> wan::Side {
         let nodes = self.nodes.iter().map(|node| (node.port(), node.address()));
         wan::Side { pod_cidr: self.spec.pod_cidr, nodes: nodes.collect() }
     }
 
-    /// From nothing to a working cluster.
+    /// Starts the cluster and waits until it works.
     pub(crate) async fn start(&self) -> Result<()> {
         let addresses: Vec<(String, Ipv4Addr)> =
             self.nodes.iter().map(|node| (node.name().to_owned(), node.address())).collect();
@@ -192,7 +192,7 @@ impl Cluster {
         self.restart().await
     }
 
-    /// A node after a power cut, with its disk: boots it and waits until it works again.
+    /// Boots a node after a power cut, with its disk, and waits until it works again.
     pub(crate) async fn boot_node(&self, node: &Node) -> Result<()> {
         node.forget_network()?;
         node.boot()?;
@@ -207,7 +207,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts one program, and waits until it does its part again.
+    /// Starts a component and waits until it works.
     pub(crate) async fn start_component(&self, node: &Node, component: Component) -> Result<()> {
         match component {
             Component::Containerd => return node.start_runtime().await,
@@ -220,7 +220,7 @@ impl Cluster {
         }
     }
 
-    /// Starts whatever belongs to the cluster and does not run, and waits until it works.
+    /// Starts all components that do not run, and waits until they work.
     pub(crate) async fn restart(&self) -> Result<()> {
         self.start_components().await?;
         if self.spec.control_plane_only {
@@ -244,7 +244,7 @@ impl Cluster {
         };
         let worker = async |node| {
             self.start_node_runtime(node).await?;
-            // The sender outlives us unless the control plane failed, and then so do we.
+            // The sender is dropped early only if the control plane fails, which fails this too.
             let _ = api_ready.clone().wait_for(|ready| *ready).await;
             self.start_worker(node).await
         };
@@ -265,7 +265,7 @@ impl Cluster {
         start_missing(Component::ApiServer)?;
         self.await_api_server().await?;
         self.say("API server answers");
-        // Started before the API server is ready, the controller manager ends for good.
+        // Started before the API server is ready, the controller manager exits.
         start_missing(Component::ControllerManager)?;
         start_missing(Component::Scheduler)
     }
@@ -294,7 +294,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// containerd, with the images.
+    /// Starts containerd and imports the images.
     async fn start_node_runtime(&self, node: &Node) -> Result<()> {
         if node.running().contains_key(&Component::Containerd) {
             return Ok(());
@@ -315,7 +315,7 @@ impl Cluster {
             }
         }
         let objects: Api<NodeObject> = Api::all(self.client().await?);
-        let what = format!("the part of the pod network of node {}", node.name());
+        let what = format!("the PodCIDR of node {}", node.name());
         let has_part = |node: Option<&NodeObject>| pod_cidr(node).is_some();
         let found = self.reaches(objects, node.name(), has_part, &what).await?;
         node.set_up_pod_network(pod_cidr(found.as_ref()).unwrap_or_default())?;
@@ -375,13 +375,13 @@ impl Cluster {
         let late = || Error::Late {
             what: format!("{what} in {}", self.name()),
             limit: LIMIT,
-            hint: format!("; the logs are below {}", self.logs().display()),
+            hint: format!("; see the logs in {}", self.logs().display()),
         };
         loop {
             let wait = await_condition(api.clone(), name, condition.clone());
             match tokio::time::timeout_at(deadline, wait).await {
                 Ok(Ok(found)) => return Ok(found),
-                // A watch ends with the API server that served it; the next one may do better.
+                // A watch ends with its API server: start another.
                 Ok(Err(_)) => tokio::time::sleep(Duration::from_millis(200)).await,
                 Err(_) => return Err(late()),
             }
@@ -409,7 +409,7 @@ fn is_ready(node: Option<&NodeObject>) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// All replicas of the newest version are there and available.
+/// Whether all replicas of the latest generation are available.
 fn is_available(deployment: Option<&Deployment>) -> bool {
     let Some((deployment, status)) = deployment.and_then(|d| Some((d, d.status.as_ref()?))) else {
         return false;

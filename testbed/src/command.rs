@@ -1,4 +1,4 @@
-//! Other programs, run to their end, with an error that shows what was run and what it said.
+//! Runs other programs to completion. Errors contain the command and its output.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -16,17 +16,17 @@ pub(crate) struct Cmd {
 impl Cmd {
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
-        // Tools such as nft and tc are where only root looks by default.
+        // Tools such as nft and tc are in directories that only root has in PATH by default.
         command.env("PATH", search_path());
         Self { command, stdin: None }
     }
 
-    /// A program that needs root: through sudo when we are somebody else.
+    /// A program that needs root: run through sudo by other users.
     pub fn as_root(program: &str) -> Self {
         if is_root() { Self::new(program) } else { Self::new("sudo").arg(program) }
     }
 
-    /// The words of `line`, split at white space: for commands without quoting.
+    /// A command line without quoting, split at white space.
     pub fn words(line: &str) -> Self {
         let mut words = line.split_whitespace();
         Self::new(words.next().unwrap_or_default()).args(words)
@@ -56,13 +56,13 @@ impl Cmd {
         &mut self.command
     }
 
-    /// Runs it to its end and returns what it printed.
+    /// Runs it to completion and returns its output.
     pub fn run(mut self) -> Result<String> {
         let output = self.output()?;
         self.judge(&output)
     }
 
-    /// As `run`, without holding up the other tasks of this thread.
+    /// Like `run`, without blocking other tasks of this thread.
     pub async fn run_async(self) -> Result<String> {
         match tokio::task::spawn_blocking(move || self.run()).await {
             Ok(result) => result,
@@ -70,7 +70,7 @@ impl Cmd {
         }
     }
 
-    /// For clean-up: whether it worked, and never mind why not.
+    /// For cleanup: whether it succeeded, without the error.
     pub fn ok(mut self) -> bool {
         self.output().is_ok_and(|output| output.status.success())
     }
@@ -82,7 +82,7 @@ impl Cmd {
             .stderr(Stdio::piped());
         let mut child = self.command.spawn().map_err(|error| self.failed(&error))?;
         if let (Some(text), Some(mut pipe)) = (&self.stdin, child.stdin.take()) {
-            // A program that ends before it has read everything says why on stderr.
+            // A program that exits before reading all input reports the reason on stderr.
             let _ = pipe.write_all(text.as_bytes());
         }
         child.wait_with_output().map_err(|error| self.failed(&error))
@@ -96,7 +96,7 @@ impl Cmd {
         let stderr = String::from_utf8_lossy(&output.stderr);
         Err(Error::Command {
             command: self.shown(),
-            outcome: format!("ended with {}", output.status),
+            outcome: format!("failed with {}", output.status),
             output: format!("{stdout}{stderr}"),
         })
     }
@@ -119,7 +119,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Where a program is, as the shell would find it, with the places of root's tools added.
+/// Path of a program, from PATH and the directories of root's tools.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = search_path();
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|candidate| candidate.is_file())

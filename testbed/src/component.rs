@@ -1,11 +1,11 @@
-//! The programs of Kubernetes and how each is started.
+//! The Kubernetes components, their command lines and configuration.
 
 use std::net::Ipv4Addr;
 
 use crate::images::PAUSE_NAME;
 use crate::spec::{ClusterSpec, Timings};
 
-/// One program that runs on a node.
+/// A program on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Component {
     Etcd,
@@ -17,7 +17,7 @@ pub enum Component {
     KubeProxy,
 }
 
-/// What the command lines depend on.
+/// Parameters of the command lines.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     pub cluster: &'a ClusterSpec,
@@ -37,7 +37,7 @@ impl Component {
         Self::KubeProxy,
     ];
 
-    /// The program's name, which is also that of its log.
+    /// Name of the program and of its log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -66,7 +66,7 @@ impl Component {
         }
     }
 
-    /// The configuration file it reads, below `/etc/kubernetes`.
+    /// Name, below `/etc/kubernetes`, and content of its configuration file.
     pub(crate) fn configuration(self, place: &Place<'_>) -> Option<(&'static str, String)> {
         match self {
             Self::Containerd => Some(("containerd.toml", containerd_config(place))),
@@ -226,7 +226,7 @@ disabled_plugins = [
 
 fn kubelet_config(place: &Place<'_>) -> String {
     let (node, dns) = (place.node, place.cluster.dns_service());
-    // Written down, even the default changes how often the whole status is reported.
+    // Set explicitly, even the default changes how often the kubelet reports the whole status.
     let timings = place.cluster.timings;
     let update = timings.node_status_update;
     let update = if update == Timings::default().node_status_update {

@@ -1,4 +1,4 @@
-//! What can go wrong, said so that the reader knows what to do next.
+//! Errors, with advice.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +7,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("clusters need root (network namespaces, mounts, cgroups): run it with sudo")]
+    #[error("clusters need root (network namespaces, mounts, cgroups): use sudo")]
     NotRoot,
 
     #[error("{what} is missing: {hint}")]
@@ -19,13 +19,13 @@ pub enum Error {
     #[error("{action} {}: {reason}", path.display())]
     File { action: &'static str, path: PathBuf, reason: std::io::Error },
 
-    #[error("{what} did not come within {} s{}", limit.as_secs(), hint)]
+    #[error("timeout waiting for {what}, after {} s{}", limit.as_secs(), hint)]
     Late { what: String, limit: Duration, hint: String },
 
-    #[error("{component} on {node} ended while starting; the end of {}:\n{tail}", log.display())]
+    #[error("{component} on {node} exited while starting; end of {}:\n{tail}", log.display())]
     Ended { component: &'static str, node: String, log: PathBuf, tail: String },
 
-    #[error("make a certificate for {name}: {reason}")]
+    #[error("create a certificate for {name}: {reason}")]
     Certificate { name: String, reason: rcgen::Error },
 
     #[error("{action} in cluster {cluster}: {reason}")]

@@ -1,5 +1,5 @@
-//! What is kept of a testbed when something failed: all logs and the state of all objects, in one
-//! directory. Secrets and keys are not among them.
+//! Keeps all logs and the state of all objects of a failed testbed in one directory, without
+//! Secrets and keys.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use crate::state::State;
 
 const KEPT: usize = 20;
 
-/// The objects worth reading; `liqo` is the category of the product's own kinds.
+/// The kinds to keep; `liqo` is the category of the kinds of Tombolo.
 const OBJECTS: [&str; 10] = [
     "nodes",
     "namespaces",
@@ -28,7 +28,7 @@ const OBJECTS: [&str; 10] = [
 pub(crate) fn keep_and_say(state: &State) {
     match keep(state) {
         Ok(dir) => eprintln!("logs and objects of testbed {} are in {}", state.name, dir.display()),
-        Err(error) => eprintln!("keep the logs of testbed {}: {error}", state.name),
+        Err(error) => eprintln!("can't keep the logs of testbed {}: {error}", state.name),
     }
 }
 

@@ -1,5 +1,4 @@
-//! Breaking things on purpose. Every fault is a guard: dropped, or undone with its error, the thing
-//! is whole again.
+//! Fault injection. Every fault is a guard: dropping it, or calling `undo`, ends the fault.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,8 +17,8 @@ use crate::wan;
 
 type Undo = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// Something that is broken for as long as this lives.
-#[must_use = "a fault that is dropped is undone at once"]
+/// A fault that lasts as long as this guard.
+#[must_use = "a dropped fault is undone immediately"]
 pub struct Fault {
     what: String,
     undo: Option<Undo>,
@@ -30,7 +29,7 @@ impl Fault {
         Self { what, undo: Some(Box::new(undo)) }
     }
 
-    /// Mends it now.
+    /// Ends the fault now.
     pub fn undo(mut self) -> Result<()> {
         self.undo.take().map_or(Ok(()), |undo| undo())
     }
@@ -53,7 +52,7 @@ impl std::fmt::Debug for Fault {
 }
 
 impl Cluster {
-    /// A power cut: all processes of the node end at once, its disk stays. Undone, it boots.
+    /// A power cut: kills all processes of the node at once, and keeps its disk. Undo boots it.
     pub fn kill_node(&self, number: usize) -> Result<Fault> {
         let node = self.node(number).clone();
         if !node.is_up() {
@@ -66,7 +65,7 @@ impl Cluster {
         }))
     }
 
-    /// Ends a program for good. Undone, it is started, and waited for until it works.
+    /// Stops a component. Undo starts it and waits until it works.
     pub fn stop(&self, number: usize, component: Component) -> Result<Fault> {
         let node = self.node(number);
         let process = running(node, component)?;
@@ -84,12 +83,12 @@ impl Cluster {
         Ok(Fault::new(what, move || block_on(cluster.start_component(&node, component))))
     }
 
-    /// Makes a program hang: it keeps its connections and answers nothing. Undone, it goes on.
+    /// Freezes a component: it keeps its connections and does not answer. Undo resumes it.
     pub fn freeze(&self, number: usize, component: Component) -> Result<Fault> {
         let node = self.node(number);
         let process = running(node, component)?;
         process::signal(process.pid, Signal::STOP);
-        let what = format!("{} on {} hangs", component.name(), node.name());
+        let what = format!("{} on {} is frozen", component.name(), node.name());
         Ok(Fault::new(what, move || {
             if process.is_alive() {
                 process::signal(process.pid, Signal::CONT);
@@ -103,7 +102,7 @@ fn running(node: &Node, component: Component) -> Result<Identity> {
     let pid = node.running().get(&component).copied();
     pid.and_then(Identity::of).ok_or_else(|| {
         let (component, node) = (component.name(), node.name());
-        Error::Refused(format!("{component} does not run on {node}"))
+        Error::Refused(format!("{component} is not running on {node}"))
     })
 }
 
@@ -115,7 +114,7 @@ pub struct End {
 }
 
 impl End {
-    /// The machine itself, where tests run.
+    /// The machine that runs the tests.
     pub fn machine() -> Self {
         Self { name: "the machine".into(), ports: vec![wan::MACHINE.into()] }
     }
@@ -142,7 +141,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// The packets between two ends: both ways and of every port, unless narrowed.
+/// The packets between two ends, by default in both directions and of all ports.
 #[derive(Debug, Clone)]
 pub struct Path {
     layout: Layout,
@@ -178,21 +177,21 @@ impl Path {
         self
     }
 
-    /// Nothing gets through.
+    /// Drops all packets.
     pub fn cut(&self) -> Result<Fault> {
         self.filter("cut", "drop")
     }
 
-    /// So many of a hundred packets are lost.
+    /// Drops this percentage of packets.
     pub fn lose(&self, percent: u8) -> Result<Fault> {
         if percent > 100 {
-            return Err(Error::Refused(format!("{percent} of 100 packets can't be lost")));
+            return Err(Error::Refused(format!("{percent} is not a percentage of lost packets")));
         }
         let rule = format!("numgen random mod 100 < {percent} drop");
         self.filter(&format!("loses {percent} %"), &rule)
     }
 
-    /// Not more than so many kilobits a second in each direction; what is over waits its turn.
+    /// Limits the rate in each direction to kilobits per second, with a queue.
     pub fn limit(&self, kilobits: u32) -> Result<Fault> {
         if kilobits == 0 {
             return Err(Error::Refused("a rate of 0 is a cut: use cut()".into()));
@@ -214,7 +213,7 @@ impl Path {
         shaped.map(|()| fault)
     }
 
-    /// A table of its own for each fault, seen before the rules of the network.
+    /// Adds an nft table for the fault, which is evaluated before the rules of the network.
     fn filter(&self, what: &str, verdict: &str) -> Result<Fault> {
         let table = format!("fault{}", next_number());
         let ports = |end: &End| format!("{{ {} }}", end.ports.join(", "));
@@ -258,7 +257,7 @@ impl Path {
     }
 }
 
-/// A class at the bridge's ports towards the receivers, for packets whose priority names it.
+/// A traffic class at the bridge ports of the receivers, selected by the priority of packets.
 struct Shaping {
     wan: String,
     ports: Vec<String>,
@@ -269,7 +268,7 @@ impl Shaping {
     fn add(&self, kilobits: u32) -> Result<()> {
         let class = self.class;
         for port in &self.ports {
-            // Another limit may have made it already; packets of no class pass it untouched.
+            // Another limit may have created it already; packets without a class are not limited.
             let _ = self.tc(&format!("qdisc add dev {port} root handle 1: htb default 0")).ok();
             self.tc(&format!(
                 "class add dev {port} parent 1: classid 1:{class:x} htb rate {kilobits}kbit"

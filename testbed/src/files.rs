@@ -1,4 +1,4 @@
-//! Small files and directories, with errors that name the path.
+//! File operations with errors that name the path.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map_err(Error::file("read", path))
 }
 
-/// Whole or not at all: written beside it, then renamed.
+/// Writes atomically: to a temporary file that is then renamed.
 pub(crate) fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     write_with_mode(path, text.as_ref(), 0o644)
 }
@@ -24,7 +24,7 @@ pub(crate) fn write_secret(path: &Path, text: &str) -> Result<()> {
     write_with_mode(path, text.as_bytes(), 0o600)
 }
 
-/// Into a file of the kernel's, where nothing can be renamed.
+/// Writes to a file of the kernel, which can't be replaced by renaming.
 pub(crate) fn write_kernel(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(Error::file("write", path))
 }

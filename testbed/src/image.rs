@@ -30,7 +30,7 @@ enum Entry {
 }
 
 impl Image {
-    /// An image with nothing in it. `name` has a tag.
+    /// An empty image. `name` includes a tag.
     pub fn empty(name: &str, entrypoint: &[&str]) -> Self {
         Self {
             name: name.to_owned(),
@@ -39,7 +39,7 @@ impl Image {
         }
     }
 
-    /// An image with the few directories and files that most programs expect.
+    /// An image with the directories and files that most programs expect.
     pub fn new(name: &str, entrypoint: &[&str]) -> Self {
         let mut image = Self::empty(name, entrypoint);
         for dir in ["dev", "etc", "proc", "sys"] {
@@ -76,7 +76,7 @@ impl Image {
         self
     }
 
-    /// A dynamically linked program of this machine in `/usr/bin`, with the libraries it needs.
+    /// Adds a dynamically linked program of this machine in `/usr/bin`, with its libraries.
     pub fn program(mut self, path: &Path) -> Result<Self> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         self.add(&format!("/usr/bin/{name}"), Entry::File(path.to_owned()));
@@ -137,7 +137,7 @@ impl Image {
         files::write(to, finish(tar))
     }
 
-    /// The tar in the cache, written when the sources have changed since.
+    /// The tar in the cache, written again if the sources have changed.
     pub(crate) fn cached(&self, cache: &Cache) -> Result<PathBuf> {
         let name: String =
             self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -189,7 +189,7 @@ impl Image {
         Ok(finish(tar))
     }
 
-    /// Changes whenever the image would: of files only what the file system knows is looked at.
+    /// A digest that changes with the image, from the metadata of its files.
     fn fingerprint(&self) -> Result<String> {
         let mut digest = Sha256::new();
         digest.update(format!("{} {:?}", self.name, self.entrypoint));
@@ -263,7 +263,7 @@ fn finish(tar: Tar) -> Vec<u8> {
     bytes
 }
 
-/// Writing to memory fails only for paths that no tar can hold.
+/// Writing to memory fails only for paths that are invalid in a tar.
 fn in_memory<T>(result: std::io::Result<T>) -> T {
     result.expect("a tar in memory can be written")
 }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_brings_its_parent_directories_before_it() {
+    fn parent_directories_precede_a_file() {
         let image = Image::new("localhost/x:1", &["/x"]).text("/usr/share/x/y", "text");
         let layer = image.layer().unwrap();
         let mut archive = tar::Archive::new(layer.as_slice());

@@ -1,4 +1,4 @@
-//! The images every cluster has, and those that tests and the playground add.
+//! The images of every cluster, and additional ones of tests and the playground.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,8 @@ pub const TOOLBOX: &str = "localhost/toolbox:1";
 const TOOLBOX_PROGRAMS: [&str; 9] =
     ["bash", "conntrack", "curl", "ip", "iperf3", "nft", "ping", "socat", "tcpdump"];
 
-/// Applets that would hide a real program, or crash when linked statically (wget looks up names).
-const LEFT_OUT_APPLETS: [&str; 10] =
+/// Applets that would hide a real program, or crash in a static build (wget, on DNS lookups).
+const EXCLUDED_APPLETS: [&str; 10] =
     ["arping", "ash", "bash", "busybox", "ip", "nc", "ping", "ping6", "sh", "wget"];
 
 /// A shell with curl, iperf3, ip, nft, ping, tcpdump, socat, conntrack and busybox's applets.
@@ -30,7 +30,7 @@ pub fn toolbox() -> Result<Image> {
         Image::new(TOOLBOX, &["/usr/bin/bash"]).file("/bin/busybox", &busybox).dir("/www");
     let applets = Cmd::new(&busybox).arg("--list").run()?;
     let wanted =
-        |applet: &&str| !LEFT_OUT_APPLETS.contains(applet) && !TOOLBOX_PROGRAMS.contains(applet);
+        |applet: &&str| !EXCLUDED_APPLETS.contains(applet) && !TOOLBOX_PROGRAMS.contains(applet);
     for applet in applets.lines().filter(wanted) {
         image = image.link(&format!("/bin/{applet}"), "/bin/busybox");
     }
@@ -40,12 +40,12 @@ pub fn toolbox() -> Result<Image> {
     Ok(image.link("/bin/sh", "/usr/bin/bash"))
 }
 
-/// The product: one static program and nothing else, as the Dockerfile makes it.
+/// The image of Tombolo: one static program, like the image of the Dockerfile.
 pub fn tombolo(program: &Path) -> Image {
     Image::empty("localhost/tombolo:dev", &["/tombolo"]).file("/tombolo", program)
 }
 
-/// What every pod's first container runs, and also the first process of every node.
+/// The pause program of pods, and the init process of nodes.
 pub(crate) fn pause_program(cache: &Cache) -> Result<PathBuf> {
     let entry = Entry::new(cache, "bin", "pause", "1", &[PAUSE_SOURCE]);
     let program = entry.dir().join("pause");

@@ -1,15 +1,15 @@
-//! Names and addresses of everything a testbed makes on the machine. Each testbed has a number, and
-//! whatever it makes carries it: `tb3-…`. So testbeds never meet, and all of one can be found.
+//! Names and addresses of all resources of a testbed on the machine. They contain the number of the
+//! testbed, `tb3-…`, so that testbeds never conflict and all resources of one can be found.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use ipnet::Ipv4Net;
 
-/// How many testbeds a machine can have at a time.
+/// Maximum number of testbeds on a machine.
 pub(crate) const TESTBEDS: u8 = 64;
 
-/// Where the state of all testbeds of the machine is: gone after a reboot, as they are.
+/// Directory of the state files of all testbeds. Like the testbeds, it does not survive a reboot.
 pub(crate) const STATE: &str = "/run/tombolo";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,27 +27,27 @@ impl Layout {
         Path::new(STATE).join(self.number.to_string())
     }
 
-    /// The start of every name that this testbed gives to something on the machine.
+    /// Prefix of all names of this testbed on the machine.
     pub fn prefix(self) -> String {
         format!("tb{}-", self.number)
     }
 
-    /// A node's network namespace and its cgroups.
+    /// Name of the network namespace and the cgroups of a node.
     pub fn node(self, node: &str) -> String {
         format!("{}{node}", self.prefix())
     }
 
-    /// The namespace of the bridge that joins all nodes.
+    /// Namespace of the bridge between all nodes.
     pub fn wan(self) -> String {
         format!("{}wan", self.prefix())
     }
 
-    /// The machine's own leg in that network.
+    /// Interface of the machine in that network.
     pub fn host_link(self) -> String {
         format!("{}host", self.prefix())
     }
 
-    /// The bridge's port that leads to a node; both count from 0 and 1 as in `address`.
+    /// Bridge port of a node; clusters count from 0, nodes from 1.
     pub fn port(cluster: usize, node: u8) -> String {
         format!("c{cluster}n{node}")
     }
@@ -75,8 +75,8 @@ impl Layout {
     }
 }
 
-/// The same address always has the same hardware address: a node that comes back with another one
-/// would be a black hole until its neighbours ask again.
+/// A fixed hardware address for each address: with another one, a rebooted node would be
+/// unreachable until the ARP entries of its neighbours expire.
 pub(crate) fn mac(address: Ipv4Addr) -> String {
     let [a, b, c, d] = address.octets();
     format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
@@ -90,7 +90,7 @@ mod tests {
     use crate::spec::{MAX_CLUSTERS, MAX_NODES};
 
     #[test]
-    fn no_two_things_share_an_address() {
+    fn addresses_are_unique() {
         let mut seen = BTreeSet::new();
         for layout in [0, 1, TESTBEDS - 1].map(Layout::new) {
             let nodes = (0..MAX_CLUSTERS)
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn link_names_fit_into_the_kernels_limit() {
+    fn link_names_are_within_the_limit_of_the_kernel() {
         let layout = Layout::new(TESTBEDS - 1);
         let port = Layout::port(MAX_CLUSTERS - 1, MAX_NODES);
         assert!(layout.host_link().len() < 16 && port.len() < 16);

@@ -1,6 +1,6 @@
-//! Real Kubernetes on one Linux machine: every cluster with its own etcd, API server, kubelets,
-//! containers, kube-proxy and DNS, every node in namespaces of its own, and a strict network between
-//! them. For the tests, and for the playground.
+//! Real Kubernetes clusters on one Linux machine, for tests and the playground: every cluster has
+//! its own etcd, API server, kubelets, containers, kube-proxy and DNS, every node its own
+//! namespaces, and the network between them filters strictly.
 //!
 //! ```no_run
 //! # async fn example() -> tombolo_testbed::Result<()> {

@@ -1,17 +1,17 @@
-//! What a testbed could leave behind on the machine, looked at as a whole, to compare before and after.
+//! A snapshot of everything that a testbed could leave behind on the machine, for comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Everything there is at one moment, one line each.
+/// The state of the machine at one moment, one line per fact.
 #[derive(Debug, Clone)]
 pub struct Machine {
     facts: BTreeSet<String>,
 }
 
-/// Counters and the like, which change by themselves.
-const RESTLESS: [&str; 20] = [
+/// Counters and similar settings that change by themselves.
+const VOLATILE: [&str; 20] = [
     "/proc/sys/fs/aio-nr",
     "/proc/sys/fs/dentry-state",
     "/proc/sys/fs/file-nr",
@@ -41,7 +41,7 @@ impl Machine {
         list(&mut facts, "link", "/sys/class/net");
         list(&mut facts, "testbed state", crate::layout::STATE);
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        // Field 5 is the mount point; one may be mounted on several times.
+        // Field 5 is the mount point, which may have several mounts.
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
         let mut count: BTreeMap<&str, usize> = BTreeMap::new();
         points.for_each(|point| *count.entry(point).or_default() += 1);
@@ -52,7 +52,7 @@ impl Machine {
         Self { facts }
     }
 
-    /// What is different in `later`, in words; empty when nothing is.
+    /// The differences in `later`, one line each.
     pub fn differences(&self, later: &Self) -> Vec<String> {
         let more = later.facts.difference(&self.facts).map(|fact| format!("new: {fact}"));
         let less = self.facts.difference(&later.facts).map(|fact| format!("gone: {fact}"));
@@ -78,7 +78,7 @@ fn cgroups(facts: &mut BTreeSet<String>, dir: &Path) {
     }
 }
 
-/// Other cgroups come and go with the services of the machine.
+/// Other cgroups belong to services of the machine.
 fn is_of_a_testbed(name: &str) -> bool {
     let number = name.strip_prefix("tb").and_then(|rest| rest.split_once('-'));
     name == "kubepods" || number.is_some_and(|(number, _)| number.parse::<u8>().is_ok())
@@ -87,7 +87,7 @@ fn is_of_a_testbed(name: &str) -> bool {
 fn sysctls(facts: &mut BTreeSet<String>, dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
-        if RESTLESS.iter().any(|prefix| path.starts_with(prefix)) {
+        if VOLATILE.iter().any(|prefix| path.starts_with(prefix)) {
             continue;
         }
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -99,7 +99,7 @@ fn sysctls(facts: &mut BTreeSet<String>, dir: &Path) {
     }
 }
 
-/// The programs of Kubernetes that run, on whichever node.
+/// The running Kubernetes components of all nodes.
 fn programs() -> Vec<String> {
     let ours =
         |name: &String| name.starts_with("containerd") || name == "pause" || is_component(name);

@@ -1,4 +1,4 @@
-//! A node: a set of namespaces with a first process, and the programs of Kubernetes in it.
+//! A node: a set of namespaces with an init process, and the Kubernetes components in it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -55,7 +55,7 @@ impl Node {
         self.bed.layout.address(self.cluster_number, self.number)
     }
 
-    /// The name of its network namespace, for `ip netns exec`.
+    /// Name of its network namespace, for `ip netns exec`.
     pub fn network_namespace(&self) -> String {
         self.bed.layout.node(&self.name)
     }
@@ -64,7 +64,7 @@ impl Node {
         self.log_dir().join(format!("{}.log", component.name()))
     }
 
-    /// The programs that belong on this node.
+    /// The components of this node.
     pub fn components(&self) -> Vec<Component> {
         let belongs = |component: &Component| {
             if component.is_control_plane() {
@@ -76,7 +76,7 @@ impl Node {
         Component::ALL.into_iter().filter(belongs).collect()
     }
 
-    /// The programs that run at this moment, with their process ids on the machine.
+    /// The running components, with their process ids on the machine.
     pub fn running(&self) -> BTreeMap<Component, i32> {
         let Some(init) = self.init() else {
             return BTreeMap::new();
@@ -94,13 +94,13 @@ impl Node {
         self.init().is_some()
     }
 
-    /// What the programs of Kubernetes take of the machine's memory, in bytes; pods are not counted.
+    /// Memory of the Kubernetes components in bytes, without pods.
     pub fn memory(&self) -> u64 {
         let own = self.init().into_iter().flat_map(process::of_init);
         own.map(process::memory).sum()
     }
 
-    /// Runs a command in all of the node's namespaces and returns what it printed.
+    /// Runs a command in all namespaces of the node and returns its output.
     pub async fn run(&self, command: &[&str]) -> Result<String> {
         self.inside()?.args(command).run_async().await
     }
@@ -109,7 +109,7 @@ impl Node {
         Layout::port(self.cluster_number, self.number)
     }
 
-    /// Network namespace, cgroups, disk and configuration; nothing runs yet.
+    /// Creates network namespace, cgroups, disk and configuration, without starting anything.
     pub(crate) fn create(&self) -> Result<()> {
         let namespace = self.network_namespace();
         wan::connect(self.bed.layout, &namespace, &self.port(), self.address())?;
@@ -127,7 +127,7 @@ impl Node {
         files::write(&configuration.join("resolv.conf"), resolver)
     }
 
-    /// Starts the first process, which sets up the file system.
+    /// Starts the init process, which sets up the file system.
     pub(crate) fn boot(&self) -> Result<()> {
         active::make(|| self.start_init())
     }
@@ -163,11 +163,11 @@ impl Node {
         }
         let outer = i32::try_from(child.id()).unwrap_or_default();
         let init = process::children(outer).into_iter().find_map(Identity::of);
-        // Somebody has to wait for it, or it stays as a zombie for as long as we run.
+        // Without a wait, it would stay a zombie until this process ends.
         std::thread::spawn(move || child.wait());
         let Some(init) = init.filter(|_| said.trim() == "ready") else {
             return Err(Error::Ended {
-                component: "the first process",
+                component: "the init process",
                 node: self.name.clone(),
                 tail: tail(&log_path),
                 log: log_path,
@@ -178,7 +178,7 @@ impl Node {
         files::write(&self.init_file(), record)
     }
 
-    /// Starts a program; its output goes to its log.
+    /// Starts a component, with its output in its log.
     pub(crate) fn start(&self, component: Component) -> Result<()> {
         let plugins = self.bed.provisions.packages.network_plugins().display().to_string();
         let arguments = component.arguments(&self.place(&plugins));
@@ -206,10 +206,10 @@ impl Node {
         self.inside()?.args(import).arg(tar).run_async().await.map(drop)
     }
 
-    /// An error when the program has ended, with the end of its log.
+    /// Fails if the component has exited, with the tail of its log.
     pub(crate) fn must_run(&self, component: Component) -> Result<()> {
-        // Processes come and go while the list of them is read, and one that is being started on a
-        // busy machine may have no name for a moment: a single look proves nothing.
+        // The list of processes is not atomic, and a process that is being started may have no name
+        // for a moment: check several times.
         for _ in 0..50 {
             if self.running().contains_key(&component) {
                 return Ok(());
@@ -225,7 +225,7 @@ impl Node {
         })
     }
 
-    /// The power cut: everything on the node ends at once, the disk stays.
+    /// A power cut: kills all processes of the node at once, and keeps its disk.
     pub(crate) fn cut_power(&self) -> Result<()> {
         let namespace = Path::new("/run/netns").join(self.network_namespace());
         let found: Vec<Identity> =
@@ -244,14 +244,15 @@ impl Node {
         })
     }
 
-    /// Makes the kernel forget what the node did before the power cut.
+    /// Removes the network state from before a power cut.
     pub(crate) fn forget_network(&self) -> Result<()> {
         let namespace = self.network_namespace();
         let _ = Cmd::words(&format!("ip -n {namespace} link del cni0")).ok();
         Cmd::words(&format!("ip netns exec {namespace} nft flush ruleset")).run().map(drop)
     }
 
-    /// What a network plugin's daemon does once it knows the node's part of the pod network.
+    /// Configures the pod network, as the daemon of a network plugin does with the PodCIDR of the
+    /// node.
     pub(crate) fn set_up_pod_network(&self, part: &str) -> Result<()> {
         let list = format!(
             r#"{{"cniVersion": "1.0.0", "name": "pods", "plugins": [
@@ -288,7 +289,7 @@ table ip testbed-masquerade {{
         self.disk().join("log")
     }
 
-    /// A command that will run in the node's namespaces and cgroups.
+    /// A command in the namespaces and cgroups of the node.
     fn inside(&self) -> Result<Cmd> {
         let init = self.require_init()?;
         let mut command = Cmd::new("nsenter")
@@ -332,13 +333,13 @@ table ip testbed-masquerade {{
     }
 }
 
-/// Starts a program in the background, with a log. The shell ends at once, and leaves the program
-/// to the node's first process.
+/// Starts a program in the background, with a log. The shell exits immediately, so that the init
+/// process of the node adopts the program.
 const LAUNCH: [&str; 4] =
     ["sh", "-c", r#"log=$1; shift; exec "$@" >>"$log" 2>&1 </dev/null &"#, "sh"];
 
-/// Which component a process is: by its command line, or that of the shell that is about to become
-/// it, and for as long as there is none by the name that the kernel cut short.
+/// The component of a process, from its command line, from that of the shell that launches it or,
+/// while there is none, from the truncated short name.
 fn component_of(arguments: &[String], short_name: &str) -> Option<Component> {
     let find = |name: &str| Component::ALL.into_iter().find(|component| component.name() == name);
     match arguments.first().map(String::as_str) {
@@ -353,7 +354,7 @@ fn component_of(arguments: &[String], short_name: &str) -> Option<Component> {
     }
 }
 
-/// In a session of its own: Ctrl-C at the terminal is for us, not for what we started.
+/// Starts it in its own session, so that Ctrl-C reaches only this process.
 fn apart(command: &mut Command) {
     let leave = || rustix::process::setsid().map(drop).map_err(Into::into);
     // SAFETY: between fork and exec only setsid(2) is called.
@@ -372,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_component_is_known_from_the_moment_it_is_launched() {
+    fn a_component_is_recognized_during_launch() {
         let line = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let launching = [&LAUNCH[..], &["/run/disk/log/etcd.log", "etcd", "--name=x"]].concat();
         assert_eq!(component_of(&line(&launching), "sh"), Some(Component::Etcd));
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_is_known_while_its_program_is_read_from_disk() {
+    fn a_component_is_recognized_before_it_has_a_command_line() {
         for nothing in [vec![], vec![String::new()]] {
             let manager = component_of(&nothing, "kube-controller");
             assert_eq!(manager, Some(Component::ControllerManager));

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::progress::Progress;
 
-/// A program and the Debian package that has it.
+/// A program and its Debian package.
 const TOOLS: [(&str, &str); 14] = [
     ("bash", "bash"),
     ("busybox", "busybox-static"),
@@ -33,7 +33,7 @@ const TOOLS: [(&str, &str); 14] = [
 
 const RUNTIME: [&str; 3] = ["containerd", "runc", "containernetworking-plugins"];
 
-/// Where the container runtime's programs and the network plugins are.
+/// The directories of the container runtime and the network plugins.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Packages {
     root: PathBuf,
@@ -69,8 +69,9 @@ impl Packages {
     }
 }
 
-/// Fetches Debian packages into the cache and unpacks them there, without what they depend on, and
-/// says where. Nothing of it is installed. Another list of packages needs another name or version.
+/// Downloads Debian packages into the cache, unpacks them there without their dependencies, and
+/// returns the directory. Nothing is installed. Another list of packages needs another name or
+/// version.
 pub fn unpack_packages(name: &str, version: &str, packages: &[&str]) -> Result<PathBuf> {
     unpacked(&Cache::of_this_user()?, &Progress::silent(), (name, version), packages)
 }
@@ -114,8 +115,8 @@ fn need_apt(wanted: &[&str]) -> Result<()> {
     }
     Err(Error::Missing {
         what: wanted.join(", "),
-        hint: "this is fetched by itself on Debian and Ubuntu only; other distributions are not \
-               supported by the testbed yet"
+        hint: "this is downloaded automatically on Debian and Ubuntu only; other distributions \
+               are not supported by the testbed yet"
             .into(),
     })
 }

@@ -8,7 +8,7 @@ static void leave(int signal) {
     _exit(0);
 }
 
-static void bury(int signal) {
+static void reap(int signal) {
     (void)signal;
     while (waitpid(-1, 0, WNOHANG) > 0)
         ;
@@ -18,7 +18,7 @@ int main(void) {
     struct sigaction action = {.sa_handler = leave};
     sigaction(SIGINT, &action, 0);
     sigaction(SIGTERM, &action, 0);
-    action.sa_handler = bury;
+    action.sa_handler = reap;
     action.sa_flags = SA_NOCLDSTOP;
     sigaction(SIGCHLD, &action, 0);
     for (;;)

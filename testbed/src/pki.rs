@@ -1,4 +1,4 @@
-//! A cluster's certificates and kubeconfigs. Made once for a cluster and found again later.
+//! Certificates and kubeconfigs of a cluster, created once.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use rcgen::{
 use crate::error::{Error, Result};
 use crate::files;
 
-/// Who a client certificate speaks for.
+/// The subject of a client certificate.
 struct Subject<'a> {
     file: &'a str,
     common_name: &'a str,
     organisation: Option<&'a str>,
 }
 
-/// The files of one cluster, below one directory.
+/// The PKI files of one cluster, in one directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Pki {
     dir: PathBuf,
@@ -33,7 +33,7 @@ impl Pki {
         self.dir.join(name)
     }
 
-    /// Makes everything: the authority, the control plane's certificates, and one for each node.
+    /// Creates the CA, the certificates of the control plane, and one for each node.
     pub fn make(
         &self,
         cluster: &str,

@@ -1,4 +1,4 @@
-//! Processes of the machine, as `/proc` and signals show them.
+//! Processes of the machine, from `/proc`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A process and when it started: a number used again is another process.
+/// A process id with its start time, because process ids are reused.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Identity {
     pub pid: i32,
@@ -17,7 +17,7 @@ pub(crate) struct Identity {
 impl Identity {
     pub fn of(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name is in parentheses and may contain anything; the state follows it.
+        // The name is in parentheses and may contain any character; the state follows it.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?;
         let started = fields.nth(18)?.to_owned();
@@ -39,7 +39,7 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
     }
 }
 
-/// The direct children, by the kernel's list.
+/// The direct children of a process.
 pub(crate) fn children(pid: i32) -> Vec<i32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -52,25 +52,25 @@ pub(crate) fn arguments(pid: i32) -> Vec<String> {
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The kernel's short name of a process. It is there before the command line is, which takes until
-/// the program has been read from disk.
+/// The short name (`comm`) of a process. It is available before the command line, which requires
+/// the program to be read from disk.
 pub(crate) fn short_name(pid: i32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()
 }
 
-/// The name of the program that a process runs.
+/// The name of a process's program.
 pub(crate) fn program(pid: i32) -> Option<String> {
     let arguments = arguments(pid);
     Some(Path::new(arguments.first()?).file_name()?.to_string_lossy().into_owned())
 }
 
-/// All processes in the network namespace that is bound to `path`.
+/// All processes in the network namespace at `path`.
 pub(crate) fn in_netns(path: &Path) -> Vec<i32> {
     with_namespace("net", path)
 }
 
-/// All processes that see `init` as their first one.
+/// All processes in the PID namespace of `init`.
 pub(crate) fn of_init(init: i32) -> Vec<i32> {
     with_namespace("pid", Path::new(&format!("/proc/{init}/ns/pid")))
 }
@@ -86,7 +86,7 @@ fn with_namespace(kind: &str, path: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// Waits until none of them is alive; false when the time is up before.
+/// Waits until none of them is alive; false on timeout.
 pub(crate) fn wait_gone(processes: &[Identity], limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     while processes.iter().any(Identity::is_alive) {
@@ -98,7 +98,7 @@ pub(crate) fn wait_gone(processes: &[Identity], limit: Duration) -> bool {
     true
 }
 
-/// Resident memory in bytes, shared pages divided among those who share them.
+/// Proportional set size (PSS) in bytes.
 pub(crate) fn memory(pid: i32) -> u64 {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let line = rollup.lines().find(|line| line.starts_with("Pss:"));

@@ -1,9 +1,9 @@
-//! What the testbed is doing right now, for whoever wants to show or time it.
+//! Progress reports of the testbed, to print or to measure.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-/// One thing that is under way or done. `scope` is a cluster's name, or what is being prepared.
+/// A step that has started or finished. `scope` is a cluster or a package.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub scope: String,
@@ -12,7 +12,7 @@ pub struct Step {
     pub share: Option<Share>,
 }
 
-/// How much of a long step is done.
+/// The completed share of a long step.
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
     pub done: u64,
@@ -32,7 +32,7 @@ impl Progress {
         Self::new(|_| {})
     }
 
-    /// One line a step on stderr; long steps say their share only now and then.
+    /// Prints one line per step to stderr, and the share of long steps occasionally.
     pub fn plain() -> Self {
         let start = Instant::now();
         Self::new(move |step| {

@@ -1,5 +1,5 @@
-//! Taking a testbed away, whatever state it is in: found by its names, not by memory. Nothing here
-//! waits on async work, so it runs from a drop, a signal handler or the end of the process too.
+//! Removal of a testbed in any state, by the prefix of its names. Nothing here is async, so it also
+//! runs from a drop, a signal handler or at the end of the process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::files;
 use crate::process::{self, Identity};
 use crate::state::State;
 
-/// Removes a testbed and all it has made; the caller holds the lock. When something resists, the
-/// testbed stays written down, so that it can be tried again.
+/// Removes a testbed; the caller holds the lock. If the removal is incomplete, the state file
+/// stays, so that it can be repeated.
 pub(crate) fn remove_locked(state: &State) -> Result<()> {
     let layout = state.layout();
     let namespaces = namespaces(&layout.prefix());
@@ -32,13 +32,13 @@ pub(crate) fn remove_locked(state: &State) -> Result<()> {
         return files::remove_tree(&layout.state_dir());
     }
     Err(Error::Refused(format!(
-        "testbed {} could not be removed completely, try again; still there: {}",
+        "testbed {} could not be removed completely, try again; remaining: {}",
         state.number,
         left.join(", ")
     )))
 }
 
-/// Killing a node's first process ends all others of the node and drops its mounts.
+/// Killing the init process of a node ends all its processes and mounts.
 fn kill_all(namespaces: &[PathBuf]) {
     let mut rounds = 0;
     loop {

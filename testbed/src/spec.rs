@@ -1,4 +1,4 @@
-//! What somebody asks for: clusters by name, and how each of them should be.
+//! The specification of clusters.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::image::Image;
 pub const MAX_CLUSTERS: usize = 30;
 pub const MAX_NODES: u8 = 30;
 
-/// One cluster. The address ranges of all clusters are equal unless told otherwise: on purpose.
+/// One cluster. By default all clusters have the same CIDRs, on purpose.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClusterSpec {
     pub(crate) name: String,
@@ -27,7 +27,7 @@ pub struct ClusterSpec {
     pub(crate) images: Vec<Image>,
 }
 
-/// How fast a cluster notices that a node is gone. The defaults are those of Kubernetes.
+/// How fast a cluster detects a lost node. The defaults are those of Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
     pub node_status_update: Duration,
@@ -46,7 +46,7 @@ impl Default for Timings {
 }
 
 impl ClusterSpec {
-    /// A cluster with one node, which is control plane and worker.
+    /// A cluster with one node, both control plane and worker.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -61,13 +61,13 @@ impl ClusterSpec {
         }
     }
 
-    /// How many nodes; the first one is also the control plane.
+    /// Number of nodes; the first one is also the control plane.
     pub fn nodes(mut self, nodes: u8) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// etcd, API server, controller manager and scheduler, and nothing that runs pods.
+    /// Only etcd, API server, controller manager and scheduler, without pods.
     pub fn control_plane_only(mut self) -> Self {
         self.control_plane_only = true;
         self
@@ -83,13 +83,13 @@ impl ClusterSpec {
         self
     }
 
-    /// One more flag for the API server, such as `--feature-gates=…`; later ones win.
+    /// Additional flag of the API server, such as `--feature-gates=…`; later flags win.
     pub fn api_server_flag(mut self, flag: impl Into<String>) -> Self {
         self.api_server_flags.push(flag.into());
         self
     }
 
-    /// etcd waits for the disk, as it does outside of tests.
+    /// Lets etcd sync to disk, as in production.
     pub fn durable(mut self) -> Self {
         self.durable = true;
         self
@@ -100,7 +100,7 @@ impl ClusterSpec {
         self
     }
 
-    /// An image that every node has from the start.
+    /// An image to import on every node.
     pub fn image(mut self, image: Image) -> Self {
         self.images.push(image);
         self
@@ -128,19 +128,19 @@ impl ClusterSpec {
         let refuse = |reason: String| Err(Error::Refused(format!("cluster {name:?}: {reason}")));
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || name.len() > 40 || !name.chars().all(label) {
-            return refuse("a name is 1 to 40 of a-z, 0-9 and -".into());
+            return refuse("a name has 1 to 40 characters of a-z, 0-9 and -".into());
         }
         if name.starts_with('-') || name.ends_with('-') {
             return refuse("a name begins and ends with a letter or digit".into());
         }
         if self.nodes == 0 || self.nodes > MAX_NODES {
-            return refuse(format!("{} nodes, but it can be 1 to {MAX_NODES}", self.nodes));
+            return refuse(format!("{} nodes, but 1 to {MAX_NODES} are possible", self.nodes));
         }
         let (pods, services) = (self.pod_cidr, self.service_cidr);
         let room = 24_u8.checked_sub(pods.prefix_len()).map_or(0, |bits| 1_u64 << bits);
         if room < u64::from(self.nodes) {
             return refuse(format!(
-                "PodCIDR {pods} has room for {room} nodes with a /24 each, and {} are asked for",
+                "PodCIDR {pods} has room for {room} nodes with a /24 each, but {} are requested",
                 self.nodes
             ));
         }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_work_is_refused_with_the_reason() {
+    fn an_invalid_spec_is_refused_with_the_reason() {
         let net = |text: &str| text.parse().unwrap();
         let rome = || ClusterSpec::new("rome");
         assert!(reason(&ClusterSpec::new("Rome")).contains("a-z"));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn well_known_services_have_their_usual_places() {
+    fn well_known_services_have_their_usual_addresses() {
         let rome = ClusterSpec::new("rome");
         assert_eq!(rome.api_service().to_string(), "10.96.0.1");
         assert_eq!(rome.dns_service().to_string(), "10.96.0.10");
@@ -194,7 +194,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_accepted_has_room_for_its_nodes_and_services(
+        fn an_accepted_spec_has_room_for_its_nodes_and_services(
             nodes: u8,
             pods: (u32, u8),
             services: (u32, u8),

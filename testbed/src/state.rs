@@ -1,4 +1,4 @@
-//! What is written down about a testbed, so that another process can find it, use it and remove it.
+//! The state file of a testbed, with which other processes find, use and remove it.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -21,13 +21,14 @@ use crate::spec::ClusterSpec;
 pub(crate) struct State {
     pub number: u8,
     pub name: String,
-    /// Whose it is: when that process is gone, so should the testbed be. None: it stays until told.
+    /// The owning process: without it, the testbed is removed. None: it stays until it is removed
+    /// explicitly.
     pub owner: Option<Identity>,
-    /// It has been up as a whole.
+    /// Whether its start has completed.
     pub ready: bool,
-    /// On disk: certificates, kubeconfigs, the nodes' files and logs.
+    /// Directory of certificates, kubeconfigs, disks and logs.
     pub data: PathBuf,
-    /// Those of the process that made it: another one may be elsewhere in them.
+    /// Hierarchies of the creating process: another process may be in other cgroups.
     pub hierarchies: Hierarchies,
     pub provisions: Provisions,
     pub clusters: Vec<ClusterSpec>,
@@ -36,8 +37,8 @@ pub(crate) struct State {
 const FILE: &str = "state.json";
 
 impl State {
-    /// Takes the lowest free number for a new testbed, after removing those nobody owns any more.
-    /// One that stays must be the only one of its name.
+    /// Claims the lowest free number for a new testbed, after the removal of abandoned testbeds.
+    /// The name of a persistent testbed must be unique.
     pub fn claim(
         provisions: &Provisions,
         name: &str,
@@ -68,7 +69,7 @@ impl State {
             provisions: provisions.clone(),
             clusters: clusters.to_vec(),
         };
-        // Whatever an earlier one of this number lost hold of goes first.
+        // Remove leftovers of an earlier testbed with this number.
         removal::remove_locked(&state)?;
         host::make_ready()?;
         files::make_dir(&state.data)?;
@@ -82,12 +83,12 @@ impl State {
         files::write(&self.layout().state_dir().join(FILE), text)
     }
 
-    /// All testbeds of the machine that this version of the program understands, by their numbers.
+    /// All testbeds of the machine that this version can read, by number.
     pub fn all() -> Vec<Self> {
         numbers().into_iter().filter_map(|number| Self::read(number).ok()).collect()
     }
 
-    /// What can't be read: made by another version, or the making was interrupted at once.
+    /// State directories that can't be read: of another version, or of an interrupted claim.
     pub fn unreadable() -> Vec<PathBuf> {
         let unread = numbers().into_iter().filter(|&number| Self::read(number).is_err());
         unread.map(|number| Layout::new(number).state_dir()).collect()
@@ -117,7 +118,7 @@ fn numbers() -> Vec<u8> {
     numbers
 }
 
-/// Held while testbeds are claimed or removed, by whichever process.
+/// A lock across processes, held while testbeds are claimed or removed.
 pub(crate) struct Lock {
     _file: File,
 }
@@ -128,7 +129,7 @@ impl Lock {
         loop {
             files::make_dir(Path::new(STATE))?;
             let file = match File::create(&path) {
-                // Removed with the directory by the last testbed that went.
+                // The removal of the last testbed has removed the directory.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 other => other.map_err(Error::file("create", &path))?,
             };
@@ -143,7 +144,7 @@ impl Lock {
     }
 }
 
-/// A claim that was interrupted before it wrote anything down has made nothing else either.
+/// A claim that was interrupted before it wrote its state has created nothing else.
 fn forget_unfinished() {
     for dir in numbers().into_iter().map(|number| Layout::new(number).state_dir()) {
         if !dir.join(FILE).exists() {
@@ -153,10 +154,10 @@ fn forget_unfinished() {
 }
 
 impl Drop for Lock {
-    /// With the last testbed gone, the machine is left as it was.
+    /// Restores the settings of the machine after the last testbed.
     fn drop(&mut self) {
         if numbers().is_empty() {
-            host::put_back();
+            host::restore();
             let _ = std::fs::remove_dir_all(STATE);
         }
     }

@@ -1,4 +1,4 @@
-//! A testbed: some clusters and the network between them, from start to removal.
+//! A testbed: clusters and the network between them, from start to removal.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::spec::{ClusterSpec, MAX_CLUSTERS};
 use crate::state::{Lock, State};
 use crate::wan;
 
-/// Clusters that run. When it is dropped they go, unless it was left running.
+/// Running clusters. They are removed on drop, unless the testbed is persistent.
 #[derive(Debug)]
 pub struct Testbed {
     pub(crate) bed: Arc<Bed>,
@@ -27,7 +27,7 @@ pub struct Testbed {
     ours: bool,
 }
 
-/// What a testbed should have.
+/// The specification of a testbed.
 #[derive(Debug)]
 pub struct TestbedBuilder {
     name: String,
@@ -36,13 +36,13 @@ pub struct TestbedBuilder {
     stays: bool,
 }
 
-/// Builds and fetches all that clusters need, ahead of time. Needs no root, but may ask for it.
+/// Builds and downloads everything that clusters need. Runs without root, but may call sudo.
 pub fn prepare(progress: &Progress) -> Result<()> {
     Provisions::prepare(progress).map(drop)
 }
 
 impl Testbed {
-    /// `name` is for people: in messages, and in the directory of a failure.
+    /// `name` appears in messages and in the directory of a failure.
     pub fn builder(name: impl Into<String>) -> TestbedBuilder {
         TestbedBuilder {
             name: name.into(),
@@ -52,7 +52,7 @@ impl Testbed {
         }
     }
 
-    /// One that an earlier process has left running, or that another one is starting.
+    /// A testbed of another process: persistent, or being started.
     pub fn find(name: &str, progress: Progress) -> Result<Option<Self>> {
         let all = State::all().into_iter();
         let mut in_use = all.filter(|state| !state.is_abandoned());
@@ -62,8 +62,8 @@ impl Testbed {
         Ok(Some(Self::attach(state, progress)))
     }
 
-    /// Removes every testbed of the machine whose process is gone, and those whose name is `also`
-    /// wanted. Returns the names of those removed.
+    /// Removes all testbeds whose process has ended, and those for whose name `also` returns true.
+    /// Returns the names of the removed testbeds.
     pub fn sweep(also: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         require_root()?;
         let _lock = Lock::take()?;
@@ -80,8 +80,8 @@ impl Testbed {
         Err(Error::Refused(failed.join("\n")))
     }
 
-    /// Directories of testbeds that another version of this program has made: only that can remove
-    /// what belongs to them.
+    /// Directories of testbeds of another version of this program, which only that version can
+    /// remove.
     pub fn unreadable() -> Vec<PathBuf> {
         State::unreadable()
     }
@@ -95,13 +95,13 @@ impl Testbed {
         found.unwrap_or_else(|| panic!("the testbed has no cluster {name:?}"))
     }
 
-    /// A place that belongs to no cluster and that all nodes reach, for a load balancer and the like: its
-    /// network namespace, and its address.
+    /// Network namespace and address of a host outside of all clusters that all nodes reach, for
+    /// example for a load balancer.
     pub fn outside(&self) -> (String, Ipv4Addr) {
         (self.bed.layout.wan(), self.bed.layout.gateway())
     }
 
-    /// A search path on which kubectl comes first.
+    /// PATH with the directory of kubectl first.
     pub fn path_with_kubectl(&self) -> std::ffi::OsString {
         self.bed.path()
     }
@@ -111,7 +111,7 @@ impl Testbed {
         self.state.ready
     }
 
-    /// Boots nodes and starts programs that should run and do not, and waits until all works.
+    /// Boots stopped nodes, starts stopped components, and waits until they work.
     pub async fn repair(&self) -> Result<()> {
         require_root()?;
         try_join_all(self.clusters.iter().map(async |cluster| {
@@ -127,7 +127,7 @@ impl Testbed {
         .map(drop)
     }
 
-    /// Removes it now, and says what could not be removed.
+    /// Removes it now; the error lists the remains.
     pub fn remove(mut self) -> Result<()> {
         if std::mem::take(&mut self.ours) {
             return active::remove(self.state.number);
@@ -166,14 +166,14 @@ impl TestbedBuilder {
         self
     }
 
-    /// Where to show what is going on; lines on stderr unless told otherwise.
+    /// Receiver of progress reports, by default lines on stderr.
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
         self
     }
 
-    /// It outlives this process once it is up: until somebody removes it.
-    pub fn stays(mut self) -> Self {
+    /// Keeps the testbed after the end of this process, until it is removed explicitly.
+    pub fn persistent(mut self) -> Self {
         self.stays = true;
         self
     }
@@ -190,7 +190,7 @@ impl TestbedBuilder {
         let claim = || State::claim(&provisions, &self.name, self.stays, &self.clusters);
         let mut testbed = Testbed::attach(active::claim(claim)?, self.progress);
         testbed.ours = true;
-        // The images are only known here: what is written down has none.
+        // The state file does not contain the images.
         for (cluster, spec) in testbed.clusters.iter_mut().zip(&self.clusters) {
             cluster.set_images(&spec.images);
         }
@@ -220,14 +220,14 @@ impl TestbedBuilder {
         for (n, spec) in self.clusters.iter().enumerate() {
             spec.check()?;
             if self.clusters[..n].iter().any(|other| other.name == spec.name) {
-                return Err(Error::Refused(format!("two clusters are called {:?}", spec.name)));
+                return Err(Error::Refused(format!("two clusters have the name {:?}", spec.name)));
             }
         }
         Ok(())
     }
 }
 
-/// An error that says so when this process is not root's.
+/// Fails unless this process runs as root.
 pub fn require_root() -> Result<()> {
     if is_root() { Ok(()) } else { Err(Error::NotRoot) }
 }

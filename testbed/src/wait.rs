@@ -1,4 +1,5 @@
-//! Waiting for what can't be watched: a process that starts to answer, and whatever a test asks for.
+//! Waiting by polling, where no watch is possible: for processes to answer, and for conditions of
+//! tests.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -8,49 +9,49 @@ use crate::error::{Error, Result};
 
 const INTERVAL: Duration = Duration::from_millis(40);
 
-/// What tests ask may start a program each time.
+/// Longer than [`INTERVAL`], because a check of a test may start a program.
 const TEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Longer than anything takes that a test waits for without a limit of its own.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Timeout of waits without a limit of their own.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Asks until the answer is as wanted, and returns it.
+/// Polls until the answer is as wanted, and returns it.
 ///
 /// # Panics
-/// With the last answer when it takes too long.
+/// On timeout, with the last answer.
 pub async fn eventually<T: Debug>(
     what: &str,
     ask: impl AsyncFnMut() -> T,
     wanted: impl Fn(&T) -> bool,
 ) -> T {
-    ask_until(PATIENCE, what, ask, wanted).await.0
+    poll_until(TIMEOUT, what, ask, wanted).await.0
 }
 
-/// Asks until there is an answer.
+/// Polls until there is an answer.
 ///
 /// # Panics
-/// When it takes too long.
+/// On timeout.
 pub async fn answer_to<T: Debug>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
     eventually(what, ask, Option::is_some).await.expect("there is one")
 }
 
-/// Asks until the answer is as wanted; says, and returns, how long that took.
+/// Polls until the answer is as wanted; prints and returns the elapsed time.
 ///
 /// # Panics
-/// With the last answer when it takes longer than the limit.
+/// On timeout, with the last answer.
 pub async fn within<T: Debug>(
     limit: Duration,
     what: &str,
     ask: impl AsyncFnMut() -> T,
     wanted: impl Fn(&T) -> bool,
 ) -> Duration {
-    let took = ask_until(limit, what, ask, wanted).await.1;
+    let took = poll_until(limit, what, ask, wanted).await.1;
     eprintln!("{what}: after {:.1} s", took.as_secs_f32());
     took
 }
 
-/// The answer, and when it was asked for.
-async fn ask_until<T: Debug>(
+/// The answer, and the time of its request.
+async fn poll_until<T: Debug>(
     limit: Duration,
     what: &str,
     mut ask: impl AsyncFnMut() -> T,
@@ -68,7 +69,7 @@ async fn ask_until<T: Debug>(
     }
 }
 
-/// Asks again and again until there is an answer. An error ends it at once.
+/// Polls until there is an answer. An error ends it immediately.
 pub(crate) async fn until<T, F>(
     what: &str,
     limit: Duration,
@@ -89,7 +90,7 @@ where
     }
 }
 
-/// Runs async work to its end from a place that can't await, such as a drop.
+/// Runs a future to completion from synchronous code, such as a drop.
 pub(crate) fn block_on<T: Send>(work: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {

@@ -1,7 +1,7 @@
-//! The network between the nodes: a bridge in a namespace of its own, with one leg on the machine.
+//! The network between the nodes: a bridge in its own namespace, with a link to the machine.
 //!
-//! A flat bridge forgives what real networks don't, so it is strict: between clusters only packets
-//! from node to node pass, and mDNS; inside a cluster only those from nodes and pods.
+//! It filters as strictly as a real network: between clusters only packets from node to node and
+//! mDNS pass, inside a cluster only packets from nodes and pods.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -12,14 +12,14 @@ use crate::command::Cmd;
 use crate::error::Result;
 use crate::layout::{Layout, mac};
 
-/// The bridge's port that leads to the machine.
+/// The bridge port to the machine.
 pub(crate) const MACHINE: &str = "host";
 
-/// What the bridge has to know of a cluster.
+/// The addresses and ports of a cluster, for the filter rules.
 #[derive(Debug)]
 pub(crate) struct Side {
     pub pod_cidr: Ipv4Net,
-    /// Port and address of each node.
+    /// Bridge port and address of each node.
     pub nodes: Vec<(String, Ipv4Addr)>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn up(layout: Layout, sides: &[Side]) -> Result<()> {
     Ok(())
 }
 
-/// A node's leg: `eth0` in its namespace, a port of the bridge at the other end.
+/// Connects a node: `eth0` in its namespace, a bridge port at the other end.
 pub(crate) fn connect(layout: Layout, netns: &str, port: &str, address: Ipv4Addr) -> Result<()> {
     let wan = layout.wan();
     let length = layout.network().prefix_len();

@@ -1,5 +1,5 @@
-//! Two clusters with the same address ranges, two nodes each: what a user of Kubernetes expects of
-//! them, and how strictly they are kept apart.
+//! Two clusters with the same CIDRs and two nodes each: functions of Kubernetes, and isolation of
+//! the clusters.
 
 mod common;
 
@@ -111,14 +111,14 @@ mod the_network {
     use super::*;
 
     #[tokio::test]
-    async fn lets_nodes_of_different_clusters_talk() {
+    async fn nodes_of_different_clusters_reach_each_other() {
         let bed = bed().await;
         let address = bed.cluster("milan").node(2).address().to_string();
         let ping = ["ping", "-c", "1", "-W", "2", &address];
         bed.cluster("rome").node(1).run(&ping).await.unwrap();
     }
 
-    /// Whether packets with this source address, which nobody translates, get from node to node.
+    /// Whether packets with this untranslated source address pass from node to node.
     async fn passes(from: &Node, to: &Node, source: &str) -> bool {
         let listen = format!("timeout 3 tcpdump -c 1 -nqi eth0 icmp and src {source}");
         let rules = format!("type filter hook output priority raw; ip saddr {source} notrack");
@@ -137,7 +137,7 @@ mod the_network {
     }
 
     #[tokio::test]
-    async fn lets_no_pod_address_out_of_its_cluster() {
+    async fn pod_addresses_do_not_leave_their_cluster() {
         let bed = bed().await;
         let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
         assert!(passes(rome.node(1), rome.node(2), "10.244.99.1").await);
@@ -145,13 +145,13 @@ mod the_network {
     }
 
     #[tokio::test]
-    async fn lets_no_foreign_address_through_inside_a_cluster_either() {
+    async fn foreign_addresses_are_dropped_inside_a_cluster() {
         let milan = bed().await.cluster("milan");
         assert!(!passes(milan.node(1), milan.node(2), "192.168.77.1").await);
     }
 
     #[tokio::test]
-    async fn carries_multicast_dns_between_clusters() {
+    async fn multicast_dns_passes_between_clusters() {
         let bed = bed().await;
         let (rome, milan) = (bed.cluster("rome").node(1), bed.cluster("milan").node(2));
         let listen =
@@ -171,7 +171,7 @@ mod the_network {
     }
 
     #[tokio::test]
-    async fn checks_the_way_back_of_every_packet() {
+    async fn reverse_path_filtering_is_strict() {
         for cluster in bed().await.clusters() {
             for node in cluster.nodes() {
                 let value = node.run(&["cat", "/proc/sys/net/ipv4/conf/all/rp_filter"]).await;

@@ -1,4 +1,4 @@
-//! Every fault breaks what it says and nothing else, and is mended by dropping it.
+//! Every fault affects only its target and ends on drop.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tombolo_testbed::{
 /// The bed, for one test at a time: faults would disturb each other.
 async fn bed() -> MutexGuard<'static, Testbed> {
     static BED: OnceCell<Mutex<Testbed>> = OnceCell::const_new();
-    // A node that is gone is noticed soon.
+    // A lost node is detected fast.
     let quick = Timings {
         node_status_update: Duration::from_secs(1),
         node_monitor_period: Duration::from_secs(1),
@@ -94,7 +94,7 @@ async fn a_cut_of_one_port_leaves_the_others() {
 }
 
 #[tokio::test]
-async fn a_lossy_path_loses_about_as_much_as_asked() {
+async fn a_lossy_path_drops_the_given_percentage() {
     let bed = bed().await;
     let (rome, milan) = (bed.cluster("rome").node(1), bed.cluster("milan").node(1));
     let address = milan.address().to_string();
@@ -111,7 +111,7 @@ async fn a_lossy_path_loses_about_as_much_as_asked() {
 }
 
 #[tokio::test]
-async fn a_limited_path_is_slower_and_fast_again_afterwards() {
+async fn a_limited_path_is_slower_until_the_fault_ends() {
     let bed = bed().await;
     let (rome, milan) = (bed.cluster("rome").node(1), bed.cluster("milan").node(1));
     let measure = async || {
@@ -126,7 +126,7 @@ async fn a_limited_path_is_slower_and_fast_again_afterwards() {
         let report: serde_json::Value = serde_json::from_str(&report.unwrap()).unwrap();
         Some(report["end"]["sum_received"]["bits_per_second"].as_f64()? / 1e6)
     };
-    // Its own connection, by which both ends agree, goes through the same narrow path, and may break.
+    // The control connection of iperf3 shares the limited path and may break.
     let megabits = async || answer_to("iperf3 has measured", &measure).await;
     let limited = bed.between(rome, milan).limit(20_000).unwrap();
     let slow = megabits().await;
@@ -139,20 +139,20 @@ async fn a_limited_path_is_slower_and_fast_again_afterwards() {
 const READYZ: [&str; 4] = ["--request-timeout=2s", "get", "--raw", "/readyz"];
 
 #[tokio::test]
-async fn a_stopped_api_server_answers_again_when_it_is_mended() {
+async fn a_stopped_api_server_answers_again_after_undo() {
     let bed = bed().await;
     let milan = bed.cluster("milan");
     let stopped = milan.stop(1, Component::ApiServer).unwrap();
     assert!(milan.kubectl(&READYZ).await.is_err());
     assert!(bed.cluster("rome").kubectl(&READYZ).await.is_ok());
     let again = milan.stop(1, Component::ApiServer).unwrap_err().to_string();
-    assert_eq!(again, "kube-apiserver does not run on milan-1");
+    assert_eq!(again, "kube-apiserver is not running on milan-1");
     stopped.undo().unwrap();
     assert_eq!(milan.kubectl(&READYZ).await.unwrap(), "ok");
 }
 
 #[tokio::test]
-async fn a_frozen_etcd_makes_the_api_server_hang_until_it_goes_on() {
+async fn a_frozen_etcd_blocks_the_api_server_until_undo() {
     let bed = bed().await;
     let milan = bed.cluster("milan");
     let hangs = milan.freeze(1, Component::Etcd).unwrap();
@@ -172,7 +172,7 @@ async fn a_stopped_kubelet_makes_its_node_unknown() {
 }
 
 #[tokio::test]
-async fn two_faults_at_a_time_are_mended_one_by_one() {
+async fn simultaneous_faults_end_independently() {
     let bed = bed().await;
     let rome = bed.cluster("rome");
     let runs = |component| rome.node(1).running().contains_key(&component);

@@ -1,5 +1,5 @@
-//! However a testbed ends, the machine is as it was before. One test at a time: each compares the
-//! whole machine before and after.
+//! A testbed leaves nothing behind on the machine, however it ends. One test at a time: each
+//! compares the whole machine before and after.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -25,7 +25,7 @@ fn failures() -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn dropped_after_pods_have_run() {
+async fn a_dropped_testbed_leaves_nothing() {
     let _turn = alone().await;
     let before = Machine::look();
     let toolbox = images::toolbox().unwrap();
@@ -40,7 +40,7 @@ async fn dropped_after_pods_have_run() {
     let web = include_str!("manifests/web.yaml").replace("replicas: 2", "replicas: 1");
     rome.apply(&web).await.unwrap();
     rome.deployed("default", "web").await.unwrap();
-    is_as_asked_for(rome).await;
+    matches_its_spec(rome).await;
     let during = before.differences(&Machine::look());
     for kind in ["network namespace", "link", "cgroup", "process", "testbed state"] {
         let found = during.iter().any(|line| line.starts_with(&format!("new: {kind} ")));
@@ -50,8 +50,8 @@ async fn dropped_after_pods_have_run() {
     assert_unchanged(&before);
 }
 
-/// What was asked for and is not a default has arrived.
-async fn is_as_asked_for(rome: &Cluster) {
+/// Settings of the spec other than the defaults are in effect.
+async fn matches_its_spec(rome: &Cluster) {
     let get = async |what: &[&str]| rome.kubectl(&[&["get"], what].concat()).await.unwrap();
     let pod = get(&["pods", "-l", "app=web", "-o", "jsonpath={.items[0].status.podIP}"]).await;
     assert!(pod.starts_with("10.1.0."), "{pod}");
@@ -66,7 +66,7 @@ async fn is_as_asked_for(rome: &Cluster) {
 }
 
 #[tokio::test]
-async fn after_a_test_has_panicked_and_its_logs_are_kept() {
+async fn a_panic_leaves_only_the_logs() {
     let _turn = alone().await;
     let before = (Machine::look(), failures());
     let test = tokio::spawn(async {
@@ -87,12 +87,12 @@ async fn after_a_test_has_panicked_and_its_logs_are_kept() {
 }
 
 #[tokio::test]
-async fn after_a_start_that_failed() {
+async fn a_failed_start_leaves_nothing() {
     let _turn = alone().await;
     let before = (Machine::look(), failures());
     let wrong = ClusterSpec::new("rome").control_plane_only().api_server_flag("--no-such-flag");
     let error = Testbed::builder("fails").cluster(wrong).start().await.unwrap_err().to_string();
-    assert!(error.starts_with("kube-apiserver on rome-1 ended while starting"), "{error}");
+    assert!(error.starts_with("kube-apiserver on rome-1 exited while starting"), "{error}");
     assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
     assert_unchanged(&before.0);
     for dir in failures().iter().filter(|dir| !before.1.contains(dir)) {
@@ -101,7 +101,7 @@ async fn after_a_start_that_failed() {
 }
 
 #[tokio::test]
-async fn what_can_not_work_is_refused_before_anything_is_made() {
+async fn an_invalid_spec_is_refused_before_anything_is_created() {
     let _turn = alone().await;
     let before = Machine::look();
     let start = async |bed: tombolo_testbed::TestbedBuilder| {
@@ -110,13 +110,13 @@ async fn what_can_not_work_is_refused_before_anything_is_made() {
     };
     let rome = || ClusterSpec::new("rome");
     let twice = Testbed::builder("x").cluster(rome()).cluster(rome());
-    assert_eq!(start(twice).await, "two clusters are called \"rome\"");
+    assert_eq!(start(twice).await, "two clusters have the name \"rome\"");
     assert_eq!(start(Testbed::builder("x")).await, "0 clusters, but a testbed has 1 to 30");
     assert_unchanged(&before);
 }
 
 #[tokio::test]
-async fn two_testbeds_at_a_time_do_not_meet() {
+async fn two_testbeds_run_side_by_side() {
     let _turn = alone().await;
     let before = Machine::look();
     let start = |name| {

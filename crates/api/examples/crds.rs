@@ -1,7 +1,7 @@
-//! Writes the definitions of all kinds as YAML, one file each.
+//! Writes the CRDs of all kinds as YAML, one file each.
 //!
-//! `crds <dir>` writes them, and removes those of kinds that are no more;
-//! `crds <dir> --check` says which files are not as they would be written, and fails if any.
+//! `crds <dir>` writes them, and removes the files of former kinds;
+//! `crds <dir> --check` lists the files that are out of date, and fails if there are any.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,7 +41,7 @@ fn report(dir: &str, stale: &[String]) -> ExitCode {
     for file in stale {
         eprintln!("{dir}/{file}");
     }
-    eprintln!("The files above are not what the Rust types say: run make crds");
+    eprintln!("The files above are out of date: run `make crds`");
     ExitCode::FAILURE
 }
 
@@ -80,7 +80,7 @@ fn files() -> Result<BTreeMap<String, String>, String> {
         .collect()
 }
 
-/// The YAML files of a directory, by their names.
+/// The YAML files of a directory, by name.
 fn present(dir: &Path) -> Result<BTreeMap<String, String>, String> {
     let mut present = BTreeMap::new();
     for entry in fs::read_dir(dir).map_err(says(dir))? {

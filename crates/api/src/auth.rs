@@ -1,5 +1,4 @@
-//! The JSON of the auth service: what a cluster tells about itself, and how another one gets an
-//! identity there.
+//! The JSON of the auth service: public information about a cluster, and requests for an identity.
 
 use std::fmt;
 
@@ -7,25 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, ClusterName};
 
-/// What anybody may know about a cluster.
+/// Public information about a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterInfo {
-    /// Its id.
+    /// Id of the cluster.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
 
-    /// Its name.
+    /// Name of the cluster.
     pub cluster_name: ClusterName,
 
     /// URL of its API server.
     pub api_server_url: String,
 
-    /// Certificates, in PEM, by which to trust its API server. Unset: those of the system.
+    /// CA certificates of its API server, in PEM. Unset: the CAs of the system.
     #[serde(rename = "apiServerCA", skip_serializing_if = "Option::is_none")]
     pub api_server_ca: Option<String>,
 
-    /// The generation that a certificate has to be for, of a cluster that has none there yet.
+    /// The generation for the certificate of a cluster without an identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<String>,
 }
@@ -34,33 +33,33 @@ pub struct ClusterInfo {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IdentityRequest {
-    /// Id of the cluster that asks.
+    /// Id of the requesting cluster.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
 
-    /// The token of the cluster that is asked. Unset or empty: it is hoped to need none.
+    /// The token of the issuing cluster. Unset or empty: a request without a token.
     #[serde(default)]
     pub token: Confidential,
 
-    /// Name of the cluster that asks.
+    /// Name of the requesting cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_name: Option<ClusterName>,
 
-    /// What only the cluster that asks knows. With the same one it gets its identity again,
-    /// should the answer be lost; with another one, or with none, it does not.
+    /// A secret of the requesting cluster. A repeated request with the same nonce gets the identity
+    /// again, in case the response was lost; with another nonce or none it is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<Confidential>,
 
-    /// URL of the auth service of the cluster that asks.
+    /// URL of the requesting cluster's auth service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_url: Option<String>,
 
-    /// The token by which the cluster that is asked gets an identity in return.
+    /// The token with which the issuing cluster gets an identity in return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub return_token: Option<Confidential>,
 
-    /// For `POST /identity/certificate`: the certificate that is asked for, as a signing request
-    /// in PEM. Its key stays with the cluster that asks.
+    /// For `POST /identity/certificate`: a certificate signing request in PEM. The key stays in the
+    /// requesting cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing_request: Option<String>,
 }
@@ -74,84 +73,84 @@ pub struct IdentityResponse {
     pub kubeconfig: Confidential,
 }
 
-/// A cluster gives its identity back: `DELETE` with the nonce by which it got it.
+/// Returns an identity: `DELETE` with the nonce of its request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IdentityRelease {
-    /// Id of the cluster whose identity it is.
+    /// Id of the cluster that holds the identity.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
 
-    /// The nonce of its request.
+    /// The nonce of the request for the identity.
     pub nonce: Confidential,
 }
 
-/// Why there is no other answer.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthError {
-    /// For people.
+    /// Human-readable message.
     pub error: String,
 
-    /// For programs.
+    /// Machine-readable reason.
     #[serde(default)]
     pub reason: Refusal,
 
-    /// The generation that a certificate has to be for, if the one asked for is another.
+    /// The required generation of the certificate, if the requested one differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<String>,
 }
 
 impl AuthError {
-    /// For a reason that takes no more words.
+    /// An error without a generation.
     pub fn new(error: impl Into<String>, reason: Refusal) -> Self {
         Self { error: error.into(), reason, generation: None }
     }
 
-    /// The certificate has to be for another generation.
+    /// The request is for another generation than the required one.
     pub fn other_generation(generation: String) -> Self {
         let error = format!("the certificate has to be for generation {generation}");
         Self { generation: Some(generation), ..Self::new(error, Refusal::OtherGeneration) }
     }
 }
 
-/// The reasons that a caller tells apart.
+/// The reasons that a client distinguishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// It takes a token, and there was none.
+    /// A token is required, and the request has none.
     EmptyTokenRefused,
-    /// The token is not the right one.
+    /// The token is wrong.
     WrongToken,
-    /// The cluster id has an identity already, and the nonce is not the one it was given for.
+    /// The cluster id has an identity already, issued for another nonce.
     IdentityTaken,
-    /// The cluster that asks is called like the one that is asked.
+    /// Both clusters have the same name.
     SameName,
-    /// The certificate that was asked for is for another generation of the identity than the one
-    /// that the answer names.
+    /// The requested certificate is for another generation of the identity than the one in the
+    /// response.
     OtherGeneration,
-    /// Something else, which the text says.
+    /// Another reason, described by the message.
     #[default]
     #[serde(other)]
     Other,
 }
 
-/// A token or a kubeconfig: a text that must not be seen. It can be sent, compared and, by
-/// [`reveal`](Self::reveal), used; it is never shown for debugging.
+/// A secret text: a token or a kubeconfig. It can be sent, compared and, by
+/// [`reveal`](Self::reveal), used; `Debug` hides it.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Confidential(String);
 
 impl Confidential {
-    /// The text itself. Whoever calls this answers for where it goes.
+    /// The text itself. The caller must not log or print it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What somebody else says, without this.
-    pub fn hide_in(&self, said: &str) -> String {
-        if self.is_empty() { said.to_owned() } else { said.replace(&self.0, "(hidden)") }
+    /// A message of another party, with this secret redacted.
+    pub fn hide_in(&self, message: &str) -> String {
+        if self.is_empty() { message.to_owned() } else { message.replace(&self.0, "(hidden)") }
     }
 
-    /// Whether there is no text at all, as in a request without a token.
+    /// Whether the text is empty, as in a request without a token.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -163,7 +162,7 @@ impl From<String> for Confidential {
     }
 }
 
-/// In a time that does not tell where the texts differ.
+/// In constant time, so that the duration does not reveal where the texts differ.
 impl PartialEq for Confidential {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (self.0.as_bytes(), other.0.as_bytes());
@@ -187,14 +186,14 @@ mod tests {
     const REQUEST: &str = r#"{"clusterID":"cluster-1","token":"s3cret"}"#;
 
     #[test]
-    fn what_is_confidential_is_hidden_in_what_others_say() {
+    fn a_secret_is_redacted_in_messages_of_others() {
         let token = Confidential::from("s3cret".to_owned());
         assert_eq!(token.hide_in("s3cret, as=s3cret"), "(hidden), as=(hidden)");
         assert_eq!(Confidential::default().hide_in("as it is"), "as it is");
     }
 
     #[test]
-    fn a_request_is_read_and_written_as_printed() {
+    fn a_request_parses_and_serializes_as_documented() {
         let request: IdentityRequest = serde_json::from_str(REQUEST).unwrap();
         assert_eq!(request.token.reveal(), "s3cret");
         assert_eq!(serde_json::to_string(&request).unwrap(), REQUEST);
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_is_not_known_yet_is_another_one() {
+    fn an_unknown_reason_is_parsed_as_other() {
         let error: AuthError =
             serde_json::from_str(r#"{"error": "too early", "reason": "TooEarly"}"#).unwrap();
         assert_eq!(error.reason, Refusal::Other);
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_confidential_is_never_shown() {
+    fn debug_output_hides_secrets() {
         let request: IdentityRequest = serde_json::from_str(REQUEST).unwrap();
         let response = IdentityResponse { kubeconfig: "s3cret".to_owned().into() };
         let shown = format!("{request:?} {request:#?} {response:?} {response:#?}");
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_compared_whole() {
+    fn tokens_are_equal_only_as_a_whole() {
         let token = |text: &str| Confidential::from(text.to_owned());
         assert_eq!(token("abc"), token("abc"));
         assert_ne!(token("abc"), token("abd"));
@@ -241,9 +240,9 @@ mod tests {
         assert_ne!(token(""), token("a"));
     }
 
-    /// Whoever compares the text itself tells by the time it takes how much of it is right.
+    /// A comparison of the revealed text would reveal by its duration how much of it is right.
     #[test]
-    fn what_is_confidential_is_compared_only_here() {
+    fn secrets_are_compared_only_in_this_module() {
         fn check(folder: &std::path::Path) {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();

@@ -1,4 +1,4 @@
-//! Networks, and the networks that they are remapped to.
+//! CIDRs, and the CIDRs that they are remapped to.
 
 use std::{fmt, str::FromStr};
 
@@ -12,8 +12,8 @@ use crate::schema;
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(IpNet);
 
-/// What a network is called by the cluster on the other side: `None` where it keeps its own
-/// addresses, else the network of the same size that stands for it there.
+/// The translated CIDR of a network in the other cluster: `None` where it is not remapped,
+/// otherwise a network of the same size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum NatCidr {
@@ -24,13 +24,13 @@ pub enum NatCidr {
     Remapped(Cidr),
 }
 
-/// A text that is no [`Cidr`] or no [`NatCidr`].
+/// An invalid [`Cidr`] or [`NatCidr`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotACidr {
-    /// It can't be read.
+    /// Not in CIDR notation.
     #[error("{0:?} is not a network such as 10.0.0.0/16 or fd00::/48")]
     Unreadable(String),
-    /// It is the address of a host.
+    /// Has host bits set.
     #[error("{0} is an address in the network {net}: write {net}", net = .0.trunc())]
     HostBits(IpNet),
 }
@@ -43,7 +43,7 @@ impl Cidr {
 }
 
 impl NatCidr {
-    /// The network that stands for `real`.
+    /// The translated CIDR of `real`, which is `real` itself if not remapped.
     pub fn or(self, real: Cidr) -> Cidr {
         match self {
             NatCidr::None => real,
@@ -125,21 +125,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_families_are_read() {
+    fn both_families_are_parsed() {
         for good in ["10.0.0.0/16", "0.0.0.0/0", "fd00::/48", "10.1.2.3/32"] {
             assert_eq!(good.parse::<Cidr>().unwrap().to_string(), good);
         }
     }
 
     #[test]
-    fn whatever_the_api_server_takes_is_read() {
+    fn every_notation_the_api_server_accepts_is_parsed() {
         for odd in ["1:2:3:4:5:6:7::/112", "::1.2.3.0/120", "FD00::/8", "0::0/0", "::/0"] {
             odd.parse::<Cidr>().unwrap();
         }
     }
 
     #[test]
-    fn a_host_address_is_no_network() {
+    fn a_host_address_is_refused() {
         let error = "10.0.0.1/16".parse::<Cidr>().unwrap_err().to_string();
         assert_eq!(
             error,
@@ -159,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn json_is_the_text() {
+    fn json_is_a_string() {
         let nat: NatCidr = serde_json::from_str("\"None\"").unwrap();
         assert_eq!(serde_json::to_string(&nat).unwrap(), "\"None\"");
     }
 
     proptest::proptest! {
         #[test]
-        fn what_is_written_is_read_again(v6: bool, bits: u128, length in 0_u8..=128) {
+        fn display_and_parse_are_inverse(v6: bool, bits: u128, length in 0_u8..=128) {
             let net = network(v6, bits, length);
             let cidr = Cidr::try_from(net.trunc()).unwrap();
             assert_eq!(cidr.to_string().parse(), Ok(cidr));
@@ -174,7 +174,7 @@ mod tests {
         }
 
         #[test]
-        fn an_address_in_a_network_is_refused_and_the_network_is_named(
+        fn the_error_for_an_address_names_its_network(
             v6: bool,
             bits: u128,
             length in 0_u8..=128,
@@ -190,7 +190,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text: String) {
+        fn parsing_never_panics(text: String) {
             let _ = text.parse::<Cidr>();
             let _ = text.parse::<NatCidr>();
         }

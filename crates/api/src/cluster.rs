@@ -1,4 +1,4 @@
-//! Who a cluster is: its id, its name, and the two together.
+//! The identity of a cluster: its id and its name.
 
 use std::{fmt, str::FromStr};
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema;
 
-/// What identifies a cluster, for ever: a UUID by default, any DNS label will do. It is
-/// part of object names, of label values and of one label of an mDNS name.
+/// The permanent id of a cluster: a DNS label, by default a UUID. It is part of object names, label
+/// values and mDNS names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ClusterId(String);
 
-/// What people call a cluster: a DNS label that leaves room for what is put around it in
-/// names of nodes and namespaces.
+/// The name of a cluster: a DNS label, short enough for prefixes and suffixes in names of nodes and
+/// namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ClusterName(String);
@@ -23,21 +23,21 @@ pub struct ClusterName(String);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterIdentity {
-    /// What identifies the cluster, for ever: a DNS label, by default a UUID.
+    /// Permanent id of the cluster: a DNS label, by default a UUID.
     #[serde(rename = "clusterID")]
     #[x_kube(validation = Rule::new("self == oldSelf").message(
         "clusterID is immutable: another cluster needs another object"
     ))]
     pub cluster_id: ClusterId,
 
-    /// What people call the cluster: a DNS label of at most 45 characters.
+    /// Name of the cluster: a DNS label of at most 45 characters.
     pub cluster_name: ClusterName,
 }
 
-/// A text that is no [`ClusterId`] or no [`ClusterName`].
+/// An invalid [`ClusterId`] or [`ClusterName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a cluster {what}: it takes 1 to {max} lower-case letters, digits and '-', \
+    "{text:?} is not a cluster {what}: use 1 to {max} lower-case letters, digits and '-', \
      with a letter or digit at both ends"
 )]
 pub struct NotALabel {
@@ -47,25 +47,24 @@ pub struct NotALabel {
 }
 
 impl ClusterId {
-    /// The longest there can be: a DNS label and a label's value.
+    /// Maximum length of a DNS label and of a label value.
     pub const MAX_LEN: usize = 63;
 
-    /// The first five characters (fewer, if the id has fewer), which tell apart what clusters
-    /// of the same name would share.
+    /// At most the first five characters, to distinguish objects of clusters with the same name.
     pub fn short(&self) -> &str {
         self.0[..self.0.len().min(5)].trim_end_matches('-')
     }
 }
 
 impl ClusterName {
-    /// The longest there can be: `liqo-tenant-<name>-<five of the id>` is a DNS label still.
+    /// Maximum length with which `liqo-tenant-<name>-<short id>` is a DNS label.
     pub const MAX_LEN: usize = 45;
 }
 
 macro_rules! label {
     ($type:ident, $what:literal, $schema:path) => {
         impl $type {
-            /// The text of it.
+            /// As a string slice.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -104,7 +103,7 @@ macro_rules! label {
 label!(ClusterId, "id", schema::cluster_id);
 label!(ClusterName, "name", schema::cluster_name);
 
-/// Whether a text is a DNS label, as most names in Kubernetes are, of at most `max` characters.
+/// Whether a text is a DNS label (RFC 1123) of at most `max` characters.
 pub fn is_dns_label(text: &str, max: usize) -> bool {
     let inside = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
     (1..=max).contains(&text.len())
@@ -129,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn the_error_says_what_is_expected() {
+    fn the_error_describes_valid_names() {
         let error = "Rome!".parse::<ClusterName>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "\"Rome!\" is not a cluster name: it takes 1 to 45 lower-case letters, digits and \
+            "\"Rome!\" is not a cluster name: use 1 to 45 lower-case letters, digits and \
              '-', with a letter or digit at both ends"
         );
     }
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_checked() {
+    fn json_is_validated() {
         assert!(serde_json::from_str::<ClusterId>("\"A\"").is_err());
         let id: ClusterId = serde_json::from_str("\"a\"").unwrap();
         assert_eq!(serde_json::to_string(&id).unwrap(), "\"a\"");

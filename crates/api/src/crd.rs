@@ -1,4 +1,4 @@
-//! The definitions of all kinds, as an installer applies them and as `crds/` holds them.
+//! The CRDs of all kinds, for the installer and for `crds/`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -7,8 +7,8 @@ use kube::CustomResourceExt;
 
 use crate::{config, discovery, net, offloading, sharing, virtualkubelet};
 
-/// The definitions of all kinds. Take them from here and not from a kind's own
-/// [`crd`](CustomResourceExt::crd): these are tidied.
+/// The CRDs of all kinds. Use these instead of a kind's own [`crd`](CustomResourceExt::crd): their
+/// schemas are cleaned up.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     let mut crds = vec![
         config::ClusterConfig::crd(),
@@ -32,9 +32,9 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     crds
 }
 
-/// Takes away what the derived schema says and Kubernetes has no use for: `null` as a value of
-/// its own (unset means the same, and the API server drops a null that is not wanted), formats
-/// of unsigned integers, which it warns of, titles, and the line breaks of the source.
+/// Removes the parts of the derived schema that Kubernetes has no use for: `null` as a distinct
+/// value (unset means the same, and the API server drops null values), formats of unsigned
+/// integers, which cause warnings, titles, and line breaks of the source.
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.title = None;

@@ -1,4 +1,4 @@
-//! The fingerprint that pins a certificate.
+//! Certificate fingerprints, for pinning.
 
 use std::{fmt, str::FromStr};
 
@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema;
 
-/// The SHA-256 of a certificate in DER. Read with or without colons, in either case, as
-/// `openssl x509 -fingerprint -sha256` and browsers show it; written in lower case without.
+/// The SHA-256 fingerprint of a DER certificate. Parsed with or without colons, in either case, as
+/// printed by `openssl x509 -fingerprint -sha256` and browsers; displayed in lower case without
+/// colons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint(pub [u8; 32]);
 
-/// A text that is no [`Fingerprint`].
+/// An invalid [`Fingerprint`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a SHA-256 fingerprint: 64 hexadecimal digits, with or without colons")]
 pub struct NotAFingerprint(String);

@@ -1,8 +1,7 @@
-//! What goes over the wire between clusters and their components: the custom resources, the
-//! messages of the address service (`ipam`), the JSON of the auth service, and the names and
-//! labels that everybody agrees on. Nothing here talks to anybody.
+//! The wire formats of Tombolo: custom resources, messages of the address service (`ipam`), JSON of
+//! the auth service, and well-known names and labels. No I/O.
 
-// Every printer column has a type: two of the same are no mistake.
+// Printer columns repeat their types.
 #![allow(clippy::duplicated_attributes)]
 
 pub mod auth;

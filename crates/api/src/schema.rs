@@ -1,11 +1,11 @@
-//! What the API server checks of a value before it is stored, and what it says when the value
-//! is wrong. The rules are CEL, restricted to what Kubernetes 1.31 and later know; strings,
-//! lists and maps are bounded, since a rule whose cost has no bound is refused.
+//! Schemas and CEL validation rules with their messages, for the API server. The rules use only CEL
+//! of Kubernetes 1.31 and later. Strings, lists and maps are bounded, since the API server refuses
+//! rules of unbounded cost.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// Lets a type's JSON schema be the one that `$schema` returns.
+/// Implements `JsonSchema` for a type with the schema that `$schema` returns.
 macro_rules! checked_by {
     ($type:ident, $schema:path) => {
         impl schemars::JsonSchema for $type {
@@ -25,17 +25,17 @@ macro_rules! checked_by {
 }
 pub(crate) use checked_by;
 
-/// One rule: an expression over `self`, and what is expected where it is false.
+/// A rule: an expression over `self`, and the message if it is false.
 pub(crate) fn rule(expression: &str, message: &str) -> Value {
     json!({ "rule": expression, "message": message })
 }
 
-/// A string of at most `max` characters under rules.
+/// A string of at most `max` characters with validation rules.
 pub(crate) fn text(max: usize, rules: &[Value]) -> Schema {
     json_schema!({ "type": "string", "maxLength": max, "x-kubernetes-validations": rules })
 }
 
-/// A DNS label of at most `max` characters: `what` says for what.
+/// A DNS label of at most `max` characters; `what` describes it in the message.
 pub(crate) fn label(what: &str, max: usize) -> Schema {
     let message = format!(
         "must be {what}: lower-case letters, digits and '-', with a letter or digit at both ends"
@@ -55,7 +55,7 @@ pub(crate) fn namespace(_: &mut SchemaGenerator) -> Schema {
     label("the name of a namespace", 63)
 }
 
-/// A name of most kinds of object.
+/// An object name: a DNS subdomain.
 pub(crate) fn object_name(_: &mut SchemaGenerator) -> Schema {
     text(
         253,
@@ -94,7 +94,7 @@ pub(crate) fn ip(_: &mut SchemaGenerator) -> Schema {
     text(MAX_IP, &[rule("isIP(self)", "must be an address, such as 192.0.2.10 or 2001:db8::10")])
 }
 
-/// A list of networks.
+/// A list of CIDRs.
 pub(crate) fn cidrs(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -104,7 +104,7 @@ pub(crate) fn cidrs(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A list of names of network interfaces.
+/// A list of interface names.
 pub(crate) fn interfaces(_: &mut SchemaGenerator) -> Schema {
     let message = "must be the name of a network interface, such as eth0: at most 15 characters \
                    without '/' and white space";
@@ -145,7 +145,7 @@ pub(crate) fn auth_url(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// A domain to search, with or without the dot at its end.
+/// A DNS domain, with or without a trailing dot.
 pub(crate) fn domain(_: &mut SchemaGenerator) -> Schema {
     text(
         254,
@@ -198,7 +198,7 @@ pub(crate) fn fingerprint(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Labels that are going to be put on an object.
+/// Labels of an object.
 pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -219,7 +219,7 @@ pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Conditions as Kubernetes defines them, one of a type.
+/// Kubernetes conditions, one per type.
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -230,7 +230,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "required": ["type", "status", "reason", "message", "lastTransitionTime"],
             "properties": {
                 "type": {
-                    "description": "What the condition is about, in CamelCase.",
+                    "description": "Type of the condition, in CamelCase.",
                     "type": "string",
                     "minLength": 1,
                     "maxLength": 316,
@@ -241,23 +241,23 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                     "enum": ["True", "False", "Unknown"],
                 },
                 "reason": {
-                    "description": "Why, in one word in CamelCase.",
+                    "description": "Reason of the last transition, in CamelCase.",
                     "type": "string",
                     "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
                 "message": {
-                    "description": "Why, in words for people. May be empty.",
+                    "description": "Human-readable details. May be empty.",
                     "type": "string",
                     "maxLength": 32768,
                 },
                 "lastTransitionTime": {
-                    "description": "When the status last changed.",
+                    "description": "Time of the last change of the status.",
                     "type": "string",
                     "format": "date-time",
                 },
                 "observedGeneration": {
-                    "description": "The generation of the object that the condition is about.",
+                    "description": "The metadata.generation that the condition refers to.",
                     "type": "integer",
                     "format": "int64",
                     "minimum": 0,
@@ -267,7 +267,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// CEL: `variable`, a key of a map, is what the key of a label or the name of a resource may be.
+/// CEL: `variable`, a key of a map, is a valid label key or resource name.
 pub(crate) fn is_qualified_name(variable: &str) -> String {
     format!(
         "{variable}.matches(r'^({SUBDOMAIN}/)?{LABEL_VALUE}$') \
@@ -276,19 +276,18 @@ pub(crate) fn is_qualified_name(variable: &str) -> String {
     )
 }
 
-/// CEL: `variable`, a key of a map, is a cluster id. The shorter the expression, the more entries
-/// the map may have.
+/// CEL: `variable`, a key of a map, is a cluster id. The expression is short, because its cost
+/// limits the number of entries in the map.
 pub(crate) fn is_cluster_id(variable: &str) -> String {
     format!("!{variable}.matches('^$|^-|-$|[^-a-z0-9]|.{{64}}')")
 }
 
-/// CEL: `variable` is an address in the one form that such an address has, so that two keys of
-/// a map can't mean the same.
+/// CEL: `variable` is an address in canonical form, so that no two keys of a map mean the same.
 pub(crate) fn is_canonical_ip(variable: &str) -> String {
     format!("isIP({variable}) && ip.isCanonical({variable})")
 }
 
-/// CEL: the networks `a` and `b`, if they are any, share no address.
+/// CEL: the CIDRs `a` and `b`, if valid, do not overlap.
 pub(crate) fn disjoint(a: &str, b: &str) -> String {
     format!(
         "!isCIDR({a}) || !isCIDR({b}) \
@@ -296,8 +295,8 @@ pub(crate) fn disjoint(a: &str, b: &str) -> String {
     )
 }
 
-/// CEL: the remapped network `nat` is None or, if both are networks, as large as `real`, so that
-/// the host part of an address is kept.
+/// CEL: the translated CIDR `nat` is None or, if both are valid, as large as `real`, so that
+/// addresses keep their host part.
 pub(crate) fn same_size(nat: &str, real: &str) -> String {
     format!(
         "!isCIDR({nat}) || !isCIDR({real}) \

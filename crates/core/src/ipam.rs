@@ -333,8 +333,8 @@ impl IpamState {
         let own = [self.config.pod_cidr, self.config.service_cidr, self.external_cidr()];
         let mut taken = Taken::new(&own, &self.config.reserved);
         for (_, subnets) in self.clusters.iter().filter(|(cluster, _)| *cluster != for_peer) {
-            taken.extend(subnets.our_name_for_pods());
-            taken.extend(subnets.our_name_for_external());
+            taken.extend(subnets.translated_pod_cidr());
+            taken.extend(subnets.translated_external_cidr());
         }
         taken.rest(self.names.of_others(for_peer, now));
         taken

@@ -1,4 +1,4 @@
-//! Our kinds, in a cluster.
+//! The CRDs of Tombolo.
 
 use kube::{
     Api, Client, ResourceExt,
@@ -6,7 +6,7 @@ use kube::{
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
 
-/// Defines all of them, and waits until they are served.
+/// Creates all CRDs and waits until they are served.
 pub async fn define(client: &Client) {
     let definitions = Api::all(client.clone());
     for definition in tombolo_api::crds() {

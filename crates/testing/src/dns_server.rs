@@ -11,7 +11,7 @@ use tombolo_testbed::unpack_packages;
 
 const PORT: u16 = 5300;
 
-/// Knot, and of what it needs that which not every Debian has.
+/// Knot, and those of its dependencies that are not in every Debian.
 const PACKAGES: [&str; 14] = [
     "knot",
     "libbpf1",
@@ -29,7 +29,7 @@ const PACKAGES: [&str; 14] = [
     "libzscanner4",
 ];
 
-/// A server for the zone example.com. It ends with this.
+/// A server for the zone example.com. It stops on drop.
 #[derive(Debug)]
 pub struct DnsServer {
     programs: PathBuf,
@@ -40,7 +40,7 @@ pub struct DnsServer {
 }
 
 impl DnsServer {
-    /// One that does not run yet, in this network namespace, at an address that is there.
+    /// A stopped server in this network namespace, at an existing address.
     pub fn new(namespace: String, address: Ipv4Addr) -> Self {
         let programs = unpack_packages("knot", "1", &PACKAGES).expect("Debian has it");
         let dir = std::env::temp_dir().join(format!("tombolo-knot-{}", std::process::id()));
@@ -48,7 +48,7 @@ impl DnsServer {
         Self { programs, namespace, address, dir, process: None }
     }
 
-    /// Where it answers.
+    /// Its address and port.
     pub fn address(&self) -> SocketAddr {
         (self.address, PORT).into()
     }
@@ -65,14 +65,14 @@ impl DnsServer {
         self.start();
     }
 
-    /// Has lost its zone: it answers SERVFAIL.
+    /// Removes its zone, so that it answers SERVFAIL.
     pub fn lose_the_zone(&mut self) {
         self.stop();
         fs::remove_file(self.dir.join("zone")).expect("it was there");
         self.start();
     }
 
-    /// Ends it.
+    /// Stops it.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -97,7 +97,7 @@ impl DnsServer {
             dir.display().to_string()
         });
         let log = fs::File::create(self.dir.join("log")).expect("a log");
-        // The namespace is entered first: what is set for Knot is not for ip.
+        // `ip` enters the namespace first: the environment of Knot is not for `ip`.
         let process = Command::new("ip")
             .args(["netns", "exec", &self.namespace, "env"])
             .arg(format!("LD_LIBRARY_PATH={}", libraries.join(":")))

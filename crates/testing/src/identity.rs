@@ -1,4 +1,4 @@
-//! What discovery and authentication would have brought about.
+//! Sets up the results of discovery and authentication.
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
@@ -15,12 +15,12 @@ use tombolo_runtime::writer;
 
 use crate::Side;
 
-/// Name of the account that another cluster has here.
+/// ServiceAccount of another cluster in this one.
 const ACCOUNT: &str = "liqo-cluster";
 
 impl Side {
-    /// The other cluster has been found, and has given this one an identity that may do everything
-    /// in its tenant namespace.
+    /// The other cluster is discovered, and has issued an identity with all rights in its tenant
+    /// namespace to this one.
     pub async fn knows(&self, other: &Self) {
         let peer = &other.settings;
         let ours = tenant_namespace(&peer.cluster_name);
@@ -38,7 +38,7 @@ impl Side {
         self.is_authenticated(name, true).await;
     }
 
-    /// The other cluster still knows the identity that it has given, or does not any more.
+    /// Sets whether the other cluster accepts the identity that it has issued.
     pub async fn is_authenticated(&self, peer: &str, is: bool) {
         let (status, word) = if is { ("True", "Accepted") } else { ("False", "Refused") };
         let status = json!({
@@ -49,13 +49,13 @@ impl Side {
         said.expect("a status");
     }
 
-    /// The namespace in which a peering with this cluster is kept.
+    /// Creates the tenant namespace for a peering with this cluster.
     pub async fn tenant(&self, namespace: &str, peer_id: &str) {
         let labels = json!({ TENANT_LABEL: "true", CLUSTER_ID_LABEL: peer_id });
         self.put::<Namespace>(namespace, json!({ "metadata": { "labels": labels } })).await;
     }
 
-    /// A kubeconfig by which somebody is an account of this cluster for an hour.
+    /// A kubeconfig of a ServiceAccount of this cluster, valid for an hour.
     pub async fn kubeconfig_of(&self, namespace: &str, account: &str) -> String {
         let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), namespace);
         let spec = TokenRequestSpec { expiration_seconds: Some(3600), ..Default::default() };

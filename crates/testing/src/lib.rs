@@ -1,6 +1,6 @@
-//! What the tests of several crates share: a cluster of the testbed as one side of a peering, with
-//! our kinds, its settings, and what another cluster would have brought about. Never part of the
-//! product. What it can't do it says by a panic.
+//! Helpers for the tests of several crates: a cluster of the testbed as one side of a peering, with
+//! the CRDs of Tombolo, its settings, and the objects that another cluster would create. Never part
+//! of the product. Failures panic.
 
 mod definitions;
 mod dns_server;

@@ -1,4 +1,4 @@
-//! The objects of a cluster, as a test looks at them and changes them.
+//! Reading and changing objects of a cluster in tests.
 
 use std::fmt::Debug;
 
@@ -16,38 +16,38 @@ use crate::Side;
 
 const MANAGER: &str = "test";
 
-/// What a cluster can have.
+/// A kind of object.
 pub trait Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned {}
 
 impl<K> Object for K where K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned {}
 
-/// The same, in a namespace.
+/// A namespaced kind.
 pub trait Namespaced: Object + Resource<Scope = NamespaceResourceScope> {}
 
 impl<K> Namespaced for K where K: Object + Resource<Scope = NamespaceResourceScope> {}
 
-/// The same, in none.
+/// A cluster-wide kind.
 pub trait Global: Object + Resource<Scope = ClusterResourceScope> {}
 
 impl<K> Global for K where K: Object + Resource<Scope = ClusterResourceScope> {}
 
 impl Side {
-    /// The object of this name.
+    /// The object with this name.
     pub async fn get<K: Global>(&self, name: &str) -> Option<K> {
         self.all::<K>().get_opt(name).await.expect("an answer")
     }
 
-    /// The object of this name in a namespace.
+    /// The object with this name in a namespace.
     pub async fn get_in<K: Namespaced>(&self, namespace: &str, name: &str) -> Option<K> {
         self.within::<K>(namespace).get_opt(name).await.expect("an answer")
     }
 
-    /// Applies what of an object is named here; kind and name are filled in.
+    /// Applies the given fields of an object; kind and name are added.
     pub async fn put<K: Global>(&self, name: &str, object: Value) {
         put(&self.all::<K>(), name, object).await;
     }
 
-    /// The same, in a namespace.
+    /// Like [`put`](Self::put), in a namespace.
     pub async fn put_in<K: Namespaced>(&self, namespace: &str, name: &str, object: Value) {
         put(&self.within::<K>(namespace), name, object).await;
     }
@@ -58,30 +58,30 @@ impl Side {
         writer::apply_status(&api, MANAGER, name, &status).await.expect("a status");
     }
 
-    /// The same, in a namespace.
+    /// Like [`put_status`](Self::put_status), in a namespace.
     pub async fn put_status_in<K: Namespaced>(&self, namespace: &str, name: &str, status: Value) {
         let api = self.within::<K>(namespace);
         writer::apply_status(&api, MANAGER, name, &status).await.expect("a status");
     }
 
-    /// Asks for the end of an object that is there.
+    /// Deletes an object that exists.
     pub async fn delete<K: Global>(&self, name: &str) {
         self.all::<K>().delete(name, &DeleteParams::default()).await.expect("it can be deleted");
     }
 
-    /// The same, in a namespace.
+    /// Like [`delete`](Self::delete), in a namespace.
     pub async fn delete_in<K: Namespaced>(&self, namespace: &str, name: &str) {
         let api = self.within::<K>(namespace);
         api.delete(name, &DeleteParams::default()).await.expect("it can be deleted");
     }
 
-    /// Waits until the object is there as wanted.
+    /// Waits until the object exists and is as wanted.
     pub async fn until<K: Global>(&self, name: &str, is_as_wanted: impl Fn(&K) -> bool) -> K {
         let what = format!("{} {name} is as wanted", K::kind(&()));
         answer_to(&what, async || self.get::<K>(name).await.filter(&is_as_wanted)).await
     }
 
-    /// The same, in a namespace.
+    /// Like [`until`](Self::until), in a namespace.
     pub async fn until_in<K: Namespaced>(
         &self,
         namespace: &str,
@@ -99,13 +99,13 @@ impl Side {
         eventually(&what, async || self.get::<K>(name).await, Option::is_none).await;
     }
 
-    /// The same, in a namespace.
+    /// Like [`until_gone`](Self::until_gone), in a namespace.
     pub async fn until_gone_in<K: Namespaced>(&self, namespace: &str, name: &str) {
         let what = format!("{} {namespace}/{name} is gone", K::kind(&()));
         eventually(&what, async || self.get_in::<K>(namespace, name).await, Option::is_none).await;
     }
 
-    /// Waits until there is no object of a kind, in whatever namespace.
+    /// Waits until there is no object of a kind in any namespace.
     pub async fn none<K: Object>(&self) {
         let api = self.all::<K>();
         let ask = async || {
@@ -115,7 +115,7 @@ impl Side {
         eventually(&format!("no {}", K::kind(&())), ask, Vec::is_empty).await;
     }
 
-    /// Asks for the end of all objects of a kind, in whatever namespace.
+    /// Deletes all objects of a kind in all namespaces.
     pub async fn clear<K: Object>(&self) {
         for object in self.all::<K>().list(&ListParams::default()).await.expect("a list") {
             let request = Request::new(K::url_path(&(), object.namespace().as_deref()));
@@ -125,7 +125,7 @@ impl Side {
         }
     }
 
-    /// Objects of a kind, in all namespaces if they are in any.
+    /// Objects of a kind in all namespaces.
     pub fn all<K: Object>(&self) -> Api<K> {
         Api::all(self.client.clone())
     }
@@ -136,7 +136,7 @@ impl Side {
     }
 }
 
-/// Applies what of an object is named here; kind and name are filled in.
+/// Applies the given fields of an object; kind and name are added.
 pub async fn put<K: Object>(api: &Api<K>, name: &str, mut object: Value) {
     object["apiVersion"] = K::api_version(&()).into();
     object["kind"] = K::kind(&()).into();

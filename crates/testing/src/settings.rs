@@ -1,10 +1,10 @@
-//! Which cluster a component is told that it is in.
+//! Settings of components under test.
 
 use std::net::Ipv4Addr;
 
 use tombolo_runtime::settings::Settings;
 
-/// Of a cluster called `name`, whose id is `id-of-<name>`, for a component that runs on this machine.
+/// Settings for cluster `name`, with the id `id-of-<name>`, of a component on this machine.
 pub fn settings(name: &str, api_server: Ipv4Addr) -> Settings {
     Settings {
         cluster_id: format!("id-of-{name}").parse().expect("an id"),

@@ -12,14 +12,14 @@ use tombolo_testbed::{Cluster, eventually};
 
 use crate::{define, settings};
 
-/// A cluster with our kinds and our namespace; what runs in it is up to the test.
+/// A cluster with the CRDs and the namespace of Tombolo. The test starts the components.
 #[derive(Clone)]
 pub struct Side {
-    /// Where it is.
+    /// Address of its API server.
     pub cluster: Cluster,
-    /// As somebody who may do everything.
+    /// Client with all rights.
     pub client: Client,
-    /// What its components are told.
+    /// Settings of its components.
     pub settings: Settings,
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Side {
 }
 
 impl Side {
-    /// Makes a cluster one.
+    /// Sets up a cluster.
     pub async fn new(cluster: &Cluster) -> Self {
         let side = Self::again(cluster).await;
         define(&side.client).await;
@@ -38,7 +38,7 @@ impl Side {
         side
     }
 
-    /// A cluster that is one already. Its client belongs to the runtime that runs this.
+    /// A cluster that is set up already. Its client belongs to the current runtime.
     pub async fn again(cluster: &Cluster) -> Self {
         Self {
             client: cluster.client().await.expect("a client"),
@@ -47,7 +47,7 @@ impl Side {
         }
     }
 
-    /// Whether a peering is wanted.
+    /// Sets `join` of a ForeignCluster.
     pub async fn join(&self, peer: &str, join: bool) {
         let clusters = Api::<ForeignCluster>::all(self.client.clone());
         let patch = Patch::Merge(json!({ "spec": { "join": join } }));

@@ -1,11 +1,11 @@
-//! How many watches an API server serves, as it says itself.
+//! The number of watches of an API server, from its metrics.
 
 use std::collections::BTreeMap;
 
 use crate::Side;
 
 impl Side {
-    /// Those whose labels are meant, by resource.
+    /// Number of watches by resource, of those whose labels match.
     pub async fn watches(&self, is_meant: impl Fn(&str) -> bool) -> BTreeMap<String, u32> {
         let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
         let metrics = self.client.request_text(request).await.expect("metrics");

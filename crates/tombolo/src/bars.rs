@@ -1,5 +1,4 @@
-//! Progress while something is done: a line for each cluster and each thing that is built, or plain
-//! lines where there is no terminal.
+//! Progress output: one bar per cluster and per build, or plain lines without a terminal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,17 +33,17 @@ impl Bars {
         Progress::new(move |step| bars.show(&step))
     }
 
-    /// What is going on in a cluster. The same said twice is said once.
+    /// Reports the current step of a cluster. Repeated texts are printed once.
     pub fn say(&self, cluster: &str, what: impl Into<String>) {
-        self.tell(cluster, what.into(), None);
+        self.report(cluster, what.into(), None);
     }
 
-    /// The same, with how much of it is done.
+    /// Reports a step and its completed share.
     pub fn share(&self, cluster: &str, what: impl Into<String>, done: usize, of: usize) {
-        self.tell(cluster, what.into(), Some(Share { done: done as u64, of: of as u64 }));
+        self.report(cluster, what.into(), Some(Share { done: done as u64, of: of as u64 }));
     }
 
-    fn tell(&self, scope: &str, what: String, share: Option<Share>) {
+    fn report(&self, scope: &str, what: String, share: Option<Share>) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if share.is_none() && last.get(scope) == Some(&what) {
             return;
@@ -83,7 +82,7 @@ impl Bars {
         bar
     }
 
-    /// Leaves the lines as they are.
+    /// Stops the animation and leaves the lines as they are.
     pub fn finish(&self) {
         let bars = self.by_scope.lock().unwrap_or_else(PoisonError::into_inner);
         for bar in bars.values() {

@@ -3,25 +3,25 @@
 use anyhow::{Context, Result};
 use tombolo_runtime::{settings::Settings, shutdown::Shutdown, telemetry};
 
-/// Nobody types these: the manifests do.
+/// Hidden from the help: only the manifests use them.
 #[derive(Debug, clap::Subcommand)]
 pub enum Component {
     /// Run the controllers, the address service and the admission webhook
     #[command(hide = true)]
     Control(Settings),
-    /// Run the service at which other clusters get an identity
+    /// Run the auth service, which issues identities to other clusters
     #[command(hide = true)]
     Auth(Settings),
-    /// Run the search for clusters in the local network
+    /// Run discovery of other clusters, by mDNS and DNS
     #[command(hide = true)]
     Discovery(Settings),
     /// Run the virtual nodes
     #[command(hide = true)]
     Kubelet(Settings),
-    /// Run the tunnels to other clusters
+    /// Run the tunnels to other clusters and the address translation
     #[command(hide = true)]
     Gateway(Settings),
-    /// Run what every node needs to reach the gateway
+    /// Run the overlay, routes and rules of a node
     #[command(hide = true)]
     Agent(Settings),
 }

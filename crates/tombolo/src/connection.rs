@@ -1,5 +1,5 @@
-//! The cluster that a command is about: found by kubeconfig and context, and asked first whether it
-//! answers at all.
+//! The target cluster of a command, from kubeconfig and context. Connecting fails early, with
+//! advice, if the API server does not answer.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,32 +10,32 @@ use kube::{Client, Config};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Target {
-    /// The kubeconfig file; otherwise what $KUBECONFIG says, or ~/.kube/config
+    /// Path of the kubeconfig [default: $KUBECONFIG, or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context in the kubeconfig; otherwise the current one
+    /// Context in the kubeconfig [default: the current context]
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 }
 
-/// A cluster that answers.
+/// A connection to a cluster whose API server has answered.
 #[derive(Clone)]
 pub struct Connection {
     pub client: Client,
-    /// URL of its API server, as the kubeconfig has it.
+    /// URL of the API server in the kubeconfig.
     pub url: String,
-    /// What the kubeconfig calls the cluster.
+    /// Name of the cluster in the kubeconfig.
     pub cluster: String,
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Target {
     pub async fn connect(&self) -> Result<Connection> {
         let (kubeconfig, source) = self.read()?;
         let context = self.context.clone().or_else(|| kubeconfig.current_context.clone());
         let Some(context) = context else {
-            bail!("{source} has no current context: choose one with --context");
+            bail!("{source} has no current context: set --context");
         };
         let known: Vec<&str> = kubeconfig.contexts.iter().map(|c| c.name.as_str()).collect();
         if !known.contains(&context.as_str()) {
@@ -50,10 +50,10 @@ impl Target {
         let client = tombolo_runtime::client::build(&config)
             .with_context(|| format!("make a client for {url}"))?;
         let advice = format!(
-            "is the cluster running, and is context {context:?} of {source} the one you mean? \
-             (--kubeconfig and --context choose another)"
+            "is the cluster running, and is context {context:?} of {source} the right one? \
+             (set --kubeconfig and --context otherwise)"
         );
-        match tokio::time::timeout(PATIENCE, client.apiserver_version()).await {
+        match tokio::time::timeout(TIMEOUT, client.apiserver_version()).await {
             Ok(Ok(_)) => {}
             Ok(Err(kube::Error::Api(status))) if status.code == 401 || status.code == 403 => {
                 bail!(
@@ -67,7 +67,7 @@ impl Target {
             }
             Err(_) => bail!(
                 "the API server at {url} did not answer within {} s: {advice}",
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             ),
         }
         Ok(Connection { client, url, cluster: cluster.unwrap_or(context) })
@@ -87,23 +87,23 @@ impl Target {
             _ => "the kubeconfig ~/.kube/config".to_owned(),
         };
         let read = Kubeconfig::read();
-        Ok((read.with_context(|| format!("read {source}: give one with --kubeconfig"))?, source))
+        Ok((read.with_context(|| format!("read {source}: set --kubeconfig"))?, source))
     }
 }
 
-/// An error with what caused it, without saying anything twice.
+/// An error and its causes, each text once.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut said: Vec<String> = Vec::new();
+    let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         let text = error.to_string();
         let text = text.trim_start_matches("ServiceError: ").to_owned();
-        if !said.iter().any(|earlier| earlier.contains(&text)) {
-            said.push(text);
+        if !texts.iter().any(|earlier| earlier.contains(&text)) {
+            texts.push(text);
         }
         next = error.source();
     }
-    said.join(": ")
+    texts.join(": ")
 }
 
 impl std::fmt::Debug for Connection {

@@ -7,27 +7,27 @@ use tombolo_testbed::images;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The file to write
+    /// Path of the OCI tar to write
     #[arg(long, short, default_value = "tombolo.tar")]
     output: PathBuf,
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    ensure!(is_static(), "only the static program makes an image: `make image` builds it");
+    ensure!(is_static(), "only a static build can be packed into an image: run `make image`");
     let image = images::tombolo(&own_program()?);
     image.write(&arguments.output)?;
     let size = file_size(&arguments.output)?;
-    println!("{} has {}, {:.1} MB", arguments.output.display(), image.name(), size as f64 / 1e6);
+    println!("{}: image {}, {:.1} MB", arguments.output.display(), image.name(), size as f64 / 1e6);
     Ok(())
 }
 
-/// A program that is linked to nothing runs in an image with nothing else in it.
+/// Whether this program is statically linked, so that it runs in an image without libraries.
 pub fn is_static() -> bool {
     cfg!(target_env = "musl")
 }
 
 pub fn own_program() -> Result<PathBuf> {
-    std::env::current_exe().context("find this program's file")
+    std::env::current_exe().context("find the path of this program")
 }
 
 fn file_size(path: &Path) -> Result<u64> {

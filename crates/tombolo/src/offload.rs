@@ -1,4 +1,4 @@
-//! `tombolo offload`: lets a namespace reach into other clusters.
+//! `tombolo offload`: extends a namespace to peered clusters.
 
 use std::time::Duration;
 
@@ -27,7 +27,11 @@ pub struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Let a namespace reach into other clusters: its pods can run there, its services are known there
+    /// Extend a namespace to peered clusters
+    ///
+    /// Each peered cluster gets a twin namespace. Pods can run there, and Services, endpoints,
+    /// ConfigMaps and Secrets are reflected. Existing pods stay where they are. The same by hand:
+    /// `kubectl label namespace NAMESPACE liqo.io/enabled=true`, with the default options.
     Namespace(Offload),
 }
 
@@ -35,21 +39,25 @@ enum What {
 pub struct Offload {
     #[command(flatten)]
     pub target: Target,
-    /// The namespace
+    /// Name of the namespace
     pub namespace: String,
-    /// Call the namespaces in other clusters as it is called here
+    /// Use the same name for the twin namespaces in other clusters
+    ///
+    /// DNS names of Services are then the same in all clusters. It fails where that name is taken.
     #[arg(long, conflicts_with = "remote_name")]
     pub same_name: bool,
-    /// Call the namespaces in other clusters like this [default: NAMESPACE-CLUSTER]
+    /// Name of the twin namespaces in other clusters [default: NAMESPACE-CLUSTER]
     #[arg(long, value_name = "NAME")]
     pub remote_name: Option<String>,
     /// Where pods may run: Local, Remote or LocalAndRemote
     #[arg(long, default_value = "LocalAndRemote", value_parser = strategy)]
     pub pods: PodOffloadingStrategy,
-    /// Only clusters whose virtual node has this label; given several times, all of them
+    /// Offload only to clusters whose virtual node has this label
+    ///
+    /// When repeated, the node must have all of the labels.
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     pub cluster_selector: Vec<(String, String)>,
-    /// How long to wait, in seconds
+    /// Seconds to wait until all twin namespaces exist
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub timeout: u64,
 }
@@ -67,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// Offloads it, and says into which clusters.
+/// Offloads the namespace and returns a summary of its twins.
 pub async fn offload(arguments: &Offload, connection: &Connection, bars: &Bars) -> Result<String> {
     let (client, namespace) = (&connection.client, arguments.namespace.as_str());
     refuse_reserved(namespace)?;
@@ -77,22 +85,22 @@ pub async fn offload(arguments: &Offload, connection: &Connection, bars: &Bars) 
     let parameters = PatchParams::apply(MANAGER).force();
     let applied = api.patch(names::NAMESPACE_OFFLOADING, &parameters, &Patch::Apply(&object)).await;
     applied.with_context(|| format!("apply NamespaceOffloading {namespace}/offloading"))?;
-    if !reaches_somebody(client).await? {
+    if !has_peers(client).await? {
         return Ok(format!(
-            "Namespace {namespace} is offloaded, but no cluster is peered yet: `tombolo peer NAME` \
-             joins one."
+            "Namespace {namespace} is offloaded, but no cluster is peered yet: run `tombolo peer \
+             NAME`."
         ));
     }
     wait(client, namespace, Duration::from_secs(arguments.timeout), bars).await
 }
 
-async fn wait(client: &Client, namespace: &str, patience: Duration, bars: &Bars) -> Result<String> {
+async fn wait(client: &Client, namespace: &str, timeout: Duration, bars: &Bars) -> Result<String> {
     let clusters = peers::list(client).await?;
-    let called = |id: &ClusterId| peers::called(&clusters, id);
+    let name_of = |id: &ClusterId| peers::name_of(&clusters, id);
     let api: Api<NamespaceOffloading> = Api::namespaced(client.clone(), namespace);
     let mut watches = Watches::default();
     let store = watches.keep(api, kube::runtime::watcher::Config::default());
-    let ready = watches.until(patience, || {
+    let ready = watches.until(timeout, || {
         let state = store.state();
         let status = state.first()?.status.clone()?;
         let twins: Vec<String> = status
@@ -100,7 +108,7 @@ async fn wait(client: &Client, namespace: &str, patience: Duration, bars: &Bars)
             .iter()
             .map(|cluster| {
                 let there = cluster.remote_namespace_name.as_deref().unwrap_or("?");
-                format!("{there} in {} is {:?}", called(&cluster.cluster_id), cluster.phase)
+                format!("{there} in {} is {:?}", name_of(&cluster.cluster_id), cluster.phase)
             })
             .collect();
         if !twins.is_empty() {
@@ -111,17 +119,17 @@ async fn wait(client: &Client, namespace: &str, patience: Duration, bars: &Bars)
     if let Some(clusters) = ready.await? {
         let twins = clusters.iter().map(|cluster| {
             let there = cluster.remote_namespace_name.as_deref().unwrap_or(namespace);
-            format!("{there} in {}", called(&cluster.cluster_id))
+            format!("{there} in {}", name_of(&cluster.cluster_id))
         });
         let twins: Vec<String> = twins.collect();
-        return Ok(format!("Namespace {namespace} is also {}.", twins.join(", ")));
+        return Ok(format!("Namespace {namespace} is offloaded: {}.", twins.join(", ")));
     }
     let state = store.state();
     let status = state.first().and_then(|object| object.status.clone()).unwrap_or_default();
     let mut why: Vec<String> = status
         .clusters
         .iter()
-        .filter_map(|c| Some(format!("{}: {}", called(&c.cluster_id), c.message.as_ref()?)))
+        .filter_map(|c| Some(format!("{}: {}", name_of(&c.cluster_id), c.message.as_ref()?)))
         .collect();
     if let Some(ready) = condition(&status.conditions, "Ready") {
         why.push(format!(
@@ -130,12 +138,12 @@ async fn wait(client: &Client, namespace: &str, patience: Duration, bars: &Bars)
         ));
     }
     if why.is_empty() {
-        why.push("no controller has looked at it: does `liqo-control` run?".to_owned());
+        why.push("no controller has processed it: is `liqo-control` running?".to_owned());
     }
     bail!(
-        "namespace {namespace} does not reach into all clusters after {} s: {}. It goes on by \
-         itself; `tombolo unoffload namespace {namespace}` takes it back",
-        patience.as_secs(),
+        "namespace {namespace} is not offloaded to all clusters after {} s: {}. The controllers \
+         keep trying; `tombolo unoffload namespace {namespace}` ends the attempt",
+        timeout.as_secs(),
         why.join("; ")
     )
 }
@@ -145,8 +153,8 @@ pub async fn require_namespace(connection: &Connection, name: &str) -> Result<Na
     let found = api.get_opt(name).await.with_context(|| format!("read namespace {name}"))?;
     found.with_context(|| {
         format!(
-            "there is no namespace {name} in the cluster at {}: nothing was changed. `kubectl create \
-             namespace {name}` makes one",
+            "there is no namespace {name} in the cluster at {}: nothing was changed. Create it \
+             with `kubectl create namespace {name}`",
             connection.url
         )
     })
@@ -154,13 +162,13 @@ pub async fn require_namespace(connection: &Connection, name: &str) -> Result<Na
 
 fn refuse_reserved(namespace: &str) -> Result<()> {
     if namespace.starts_with("kube-") || namespace == "liqo" || namespace.starts_with("liqo-") {
-        bail!("namespace {namespace} belongs to Kubernetes or to Tombolo itself: it stays here");
+        bail!("namespace {namespace} belongs to Kubernetes or to Tombolo and can't be offloaded");
     }
     Ok(())
 }
 
-/// Whether there is any cluster that the namespace could reach into.
-async fn reaches_somebody(client: &Client) -> Result<bool> {
+/// Whether this cluster has an outgoing peering.
+async fn has_peers(client: &Client) -> Result<bool> {
     Ok(peers::list(client).await?.iter().any(|cluster| cluster.spec.join))
 }
 
@@ -195,11 +203,11 @@ fn strategy(text: &str) -> Result<PodOffloadingStrategy, String> {
         "local" => Ok(PodOffloadingStrategy::Local),
         "remote" => Ok(PodOffloadingStrategy::Remote),
         "localandremote" => Ok(PodOffloadingStrategy::LocalAndRemote),
-        _ => Err("it is Local, Remote or LocalAndRemote".into()),
+        _ => Err("expected Local, Remote or LocalAndRemote".into()),
     }
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("it takes the form KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }

@@ -1,4 +1,4 @@
-//! `tombolo peer`: asks for a peering and shows, step by step, how it comes about.
+//! `tombolo peer`: starts a peering and shows its progress.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,25 +22,34 @@ use crate::peering::{Outcome, Peering, Token, View};
 use crate::peers;
 use crate::watching::Watches;
 
-/// How long a ForeignCluster that came to nothing may take to go.
-const TAKING_BACK: Duration = Duration::from_secs(10);
+/// How long the deletion of a ForeignCluster may take during rollback.
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     pub target: Target,
-    /// The other cluster: its name, its id, or the URL of its auth service
+    /// Name, id or auth service URL of the other cluster
+    ///
+    /// Discovered clusters are listed by `kubectl get foreignclusters`. A cluster that is not
+    /// discovered is added by its URL, such as https://auth.example.com:443.
     pub cluster: String,
-    /// A file with the token that the other cluster wants to see, or - for standard input
+    /// File with the token of the other cluster, or - for standard input
+    ///
+    /// It is in the Secret liqo/auth-token of that cluster. No token is needed if Tombolo was
+    /// installed there with --empty-token. It is stored in a Secret in namespace liqo.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// With a URL: what to call the ForeignCluster
+    /// Name of the new ForeignCluster, with a URL [default: host and port of the URL]
     #[arg(long)]
     pub name: Option<String>,
-    /// SHA-256 fingerprint of the certificate that its auth service must show
+    /// SHA-256 fingerprint of the auth service's certificate
+    ///
+    /// Without it, a cluster given by its URL is pinned to the first certificate it presents. Give
+    /// it to exclude an attacker on the path.
     #[arg(long)]
     pub fingerprint: Option<Fingerprint>,
-    /// How long to wait, in seconds
+    /// Seconds to wait until the virtual node is Ready
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub timeout: u64,
 }
@@ -53,12 +62,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let done = peer(arguments, &connection, &home, &bars).await;
         bars.finish();
         let node = done?;
-        println!("Pods can run on node {node} now: `tombolo offload namespace NAME` lets them.");
+        println!(
+            "Node {node} is Ready. Run `tombolo offload namespace NAME` to let pods of a namespace run \
+             there."
+        );
         Ok(())
     })
 }
 
-/// Peers, and returns the name of the virtual node.
+/// Establishes the peering and returns the name of the virtual node.
 pub async fn peer(
     arguments: &Arguments,
     connection: &Connection,
@@ -70,7 +82,7 @@ pub async fn peer(
     let mut undo = Undo::default();
     let mut found = peers::find(client, &arguments.cluster).await?;
     if let Some(leaving) = found.take_if(|cluster| cluster.metadata.deletion_timestamp.is_some()) {
-        bars.say(&leaving.name_any(), "waiting until what was there before is gone");
+        bars.say(&leaving.name_any(), "waiting until the previous ForeignCluster is deleted");
         peers::gone(client, &leaving, Duration::from_secs(arguments.timeout)).await?;
         found = peers::find(client, &arguments.cluster).await?;
     }
@@ -108,7 +120,7 @@ pub async fn peer(
 
 struct Failure {
     error: anyhow::Error,
-    /// Whether the peering is under way, and goes on without us.
+    /// Whether the peering is kept, because the controllers continue it.
     keep: bool,
 }
 
@@ -128,11 +140,11 @@ async fn establish(
     bars: &Bars,
 ) -> Result<String, Failure> {
     let name = cluster.name_any();
-    let patience = Duration::from_secs(arguments.timeout);
-    let scope = format!("{} → {}", home.cluster_name, peers::shown(cluster));
+    let timeout = Duration::from_secs(arguments.timeout);
+    let scope = format!("{} → {}", home.cluster_name, peers::display_name(cluster));
     let mut given = Token::NotGiven;
     if let Some(token) = token {
-        let known = known(client, &name, patience).await?;
+        let known = identified(client, &name, timeout).await?;
         let status = known.cluster.status.as_ref().and_then(|status| status.auth_status);
         let before = tokens(client, &known.id).await?;
         given = match status {
@@ -148,7 +160,7 @@ async fn establish(
     let peering = Peering::watch(client, &mut watches, &name);
     let mut last = None;
     let ended = watches
-        .until(patience, || {
+        .until(timeout, || {
             let view = peering.view();
             let outcome = view.outcome(given);
             if let Outcome::Waiting { done, waiting_for } = &outcome {
@@ -177,40 +189,40 @@ async fn establish(
         Outcome::Waiting { .. } => {
             let keep = view.is_authenticated();
             let stuck = view.stuck(given);
-            let rest = if keep {
+            let next = if keep {
                 format!(
-                    "It goes on by itself: `tombolo status` shows how far it is, `tombolo unpeer \
-                     {name}` takes it back."
+                    "The controllers keep trying: `tombolo status` shows the progress, `tombolo \
+                     unpeer {name}` ends the attempt."
                 )
             } else {
-                "It was taken back.".to_owned()
+                "The attempt was rolled back.".to_owned()
             };
-            let seconds = patience.as_secs();
+            let seconds = timeout.as_secs();
             let error =
-                anyhow::anyhow!("no peering with {name} after {seconds} s. {stuck}\n{rest}");
+                anyhow::anyhow!("no peering with {name} after {seconds} s. {stuck}\n{next}");
             Err(Failure { error, keep })
         }
     }
 }
 
-/// What this command has made, to be taken back when nothing comes of it.
+/// The changes of this command, for rollback.
 #[derive(Default)]
 struct Undo {
     made: Option<ForeignCluster>,
     joined: Option<String>,
-    /// As it was before.
+    /// The ForeignCluster before its pin was changed.
     pinned: Option<ForeignCluster>,
-    /// For which cluster, and the one that was there before.
+    /// The cluster whose token was stored, and the previous token.
     token: Option<(ClusterId, Option<Confidential>)>,
 }
 
 impl Undo {
-    /// As far as it can be: the error that led here is the one to tell.
+    /// Best effort: the error that caused the rollback is the one to report.
     async fn run(self, client: &Client) {
         if let Some(cluster) = self.made {
             let clusters: Api<ForeignCluster> = Api::all(client.clone());
             let _ = clusters.delete(&cluster.name_any(), &DeleteParams::default()).await;
-            let _ = peers::gone(client, &cluster, TAKING_BACK).await;
+            let _ = peers::gone(client, &cluster, ROLLBACK_TIMEOUT).await;
         } else if let Some(name) = self.joined {
             let _ = peers::set_join(client, &name, false).await;
         }
@@ -247,10 +259,10 @@ async fn make(client: &Client, arguments: &Arguments) -> Result<ForeignCluster> 
     let parameters = PostParams { field_manager: Some(MANAGER.into()), ..Default::default() };
     api.create(&parameters, &cluster)
         .await
-        .with_context(|| format!("make ForeignCluster {name} for {url}"))
+        .with_context(|| format!("create ForeignCluster {name} for {url}"))
 }
 
-/// Makes the certificate that was given what a ForeignCluster that is there is pinned to, by hand.
+/// Pins an existing ForeignCluster to the given certificate, as if set manually.
 async fn pin(client: &Client, cluster: &ForeignCluster, given: Fingerprint) -> Result<()> {
     check_pin(cluster, given)?;
     set_pin(client, cluster, Some(given), None).await.with_context(|| {
@@ -273,7 +285,8 @@ async fn set_pin(
     api.patch(&cluster.name_any(), &parameters, &patch).await.map(drop)
 }
 
-/// Whether it is pinned to another one, which may have given it an identity already.
+/// Refuses a ForeignCluster that is pinned to another certificate: it may hold an identity issued
+/// under that one.
 fn check_pin(cluster: &ForeignCluster, given: Fingerprint) -> Result<()> {
     let Some(there) = cluster.spec.fingerprint.filter(|there| *there != given) else {
         return Ok(());
@@ -283,8 +296,9 @@ fn check_pin(cluster: &ForeignCluster, given: Fingerprint) -> Result<()> {
     let patch = json!({ "spec": { "fingerprint": given } });
     bail!(
         "ForeignCluster {name} ({url}) is pinned to the certificate {there}, which is the one that \
-         {that}, and not to {given}. If {given} is the right one, say so and try again: `kubectl patch \
-         foreigncluster {name} --type merge -p '{patch}'`. If not, somebody else may be there."
+         {that}, and not to {given}. If {given} is right, change the pin and try again: `kubectl \
+         patch foreigncluster {name} --type merge -p '{patch}'`. If not, another party may answer \
+         at this URL."
     )
 }
 
@@ -313,14 +327,14 @@ fn read_token(path: &PathBuf) -> Result<Confidential> {
     Ok(token.into())
 }
 
-/// A cluster that says who it is.
-struct Known {
+/// A ForeignCluster whose id is known.
+struct Identified {
     cluster: Arc<ForeignCluster>,
     id: ClusterId,
 }
 
-/// The other cluster with its id, which its auth service tells anybody.
-async fn known(client: &Client, name: &str, patience: Duration) -> Result<Known, Failure> {
+/// Waits for the id of the other cluster, which its auth service publishes.
+async fn identified(client: &Client, name: &str, timeout: Duration) -> Result<Identified, Failure> {
     let mut watches = Watches::default();
     let api: Api<ForeignCluster> = Api::all(client.clone());
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
@@ -328,16 +342,16 @@ async fn known(client: &Client, name: &str, patience: Duration) -> Result<Known,
     let known = || {
         let cluster = store.state().first()?.clone();
         let id = cluster.spec.cluster_identity.clone()?.cluster_id;
-        Some(Known { cluster, id })
+        Some(Identified { cluster, id })
     };
-    let found = watches.until(patience, known).await?;
+    let found = watches.until(timeout, known).await?;
     found.ok_or_else(|| {
         let state = store.state();
         let url = state.first().map_or("?", |cluster| cluster.spec.auth_url.as_str());
         let why = state.first().map(|cluster| View::of(cluster).stuck(Token::Given));
         Failure {
             error: anyhow::anyhow!(
-                "the cluster at {url} does not say who it is. {}",
+                "the auth service at {url} has not sent the id of its cluster. {}",
                 why.unwrap_or_default()
             ),
             keep: false,
@@ -349,7 +363,7 @@ fn token_secret(id: &ClusterId) -> String {
     format!("{}-{id}", names::AUTH_TOKEN_SECRET)
 }
 
-/// The tokens that there are for a cluster.
+/// The stored tokens for a cluster.
 async fn tokens(client: &Client, id: &ClusterId) -> Result<Vec<Secret>> {
     let api: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
     let labels = format!("{},{}={id}", names::AUTH_TOKEN_LABEL, names::CLUSTER_ID_LABEL);
@@ -386,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_becomes_the_name_of_an_object() {
+    fn object_name_derives_from_host_and_port() {
         assert_eq!(object_name("https://auth.example.com:8443/x"), "auth-example-com-8443");
         assert_eq!(object_name("https://192.0.2.1:30443"), "192-0-2-1-30443");
         assert_eq!(object_name("https://[fd00::1]:443"), "fd00--1--443");
@@ -394,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_not_put_in_the_place_of_another() {
+    fn a_pinned_certificate_is_not_replaced() {
         let (first, other) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
         let spec = serde_json::from_value(json!({ "authUrl": "https://milan" })).unwrap();
         let mut milan = ForeignCluster::new("milan", spec);
@@ -405,7 +419,7 @@ mod tests {
         for part in [first.to_string(), other.to_string(), "kubectl patch".to_owned()] {
             assert!(error.contains(&part), "{part} is not in {error}");
         }
-        // Not in the place of what was announced either, and it is said who named that.
+        // An announced certificate is not replaced either, and the error names its source.
         let (key, value) = PinnedBy::Mdns.note(first);
         milan.annotations_mut().insert(key, value);
         assert!(check_pin(&milan, first).is_ok());

@@ -1,4 +1,4 @@
-//! Other clusters, as somebody at the command line names them: by name, id or auth URL.
+//! Other clusters as given on the command line: by name, id or auth URL.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tombolo_api::discovery::ForeignCluster;
 
 use crate::install::MANAGER;
 
-/// The ForeignCluster that is meant, if there is one.
+/// The ForeignCluster with this name, id or auth URL, if any.
 pub async fn find(client: &Client, text: &str) -> Result<Option<ForeignCluster>> {
     let all = list(client).await?;
     let by = |matches: &dyn Fn(&ForeignCluster) -> bool| {
@@ -32,23 +32,23 @@ pub async fn find(client: &Client, text: &str) -> Result<Option<ForeignCluster>>
         return Ok(Some(one.clone()));
     }
     let names: Vec<String> = found.iter().map(ResourceExt::name_any).collect();
-    bail!("several clusters are called {text:?}: say which of {}", names.join(", "))
+    bail!("several clusters have the name {text:?}: use one of {}", names.join(", "))
 }
 
-/// The same, with advice when there is none.
+/// Like [`find`], but fails with advice when there is none.
 pub async fn require(client: &Client, text: &str) -> Result<ForeignCluster> {
     if let Some(found) = find(client, text).await? {
         return Ok(found);
     }
     let names: Vec<String> = list(client).await?.iter().map(ResourceExt::name_any).collect();
     let known = if names.is_empty() {
-        "none is known yet".to_owned()
+        "no cluster is known yet".to_owned()
     } else {
-        format!("known are: {}", names.join(", "))
+        format!("known clusters: {}", names.join(", "))
     };
     bail!(
-        "there is no cluster {text:?}; {known}. One that is not found by itself can be given by \
-         the URL of its auth service: tombolo peer https://HOST:PORT"
+        "there is no cluster {text:?}; {known}. To add a cluster that is not discovered, use the URL \
+         of its auth service: `tombolo peer https://HOST:PORT`"
     )
 }
 
@@ -68,33 +68,33 @@ pub async fn set_join(client: &Client, name: &str, join: bool) -> Result<()> {
         .with_context(|| format!("set join of ForeignCluster {name} to {join}"))
 }
 
-/// Waits until a ForeignCluster that is being deleted is no more.
-pub async fn gone(client: &Client, cluster: &ForeignCluster, patience: Duration) -> Result<()> {
+/// Waits until a ForeignCluster is deleted.
+pub async fn gone(client: &Client, cluster: &ForeignCluster, timeout: Duration) -> Result<()> {
     let (name, uid) = (cluster.name_any(), cluster.uid().unwrap_or_default());
     let api: Api<ForeignCluster> = Api::all(client.clone());
     let deleted = await_condition(api, &name, conditions::is_deleted(&uid));
-    match tokio::time::timeout(patience, deleted).await {
+    match tokio::time::timeout(timeout, deleted).await {
         Ok(gone) => gone.map(drop).with_context(|| format!("watch ForeignCluster {name}")),
         Err(_) => bail!(
-            "ForeignCluster {name} is being deleted, and is still there after {} s: `kubectl -n liqo \
-             logs deploy/liqo-control` says why",
-            patience.as_secs()
+            "ForeignCluster {name} is not deleted after {} s: see `kubectl -n liqo logs \
+             deploy/liqo-control`",
+            timeout.as_secs()
         ),
     }
 }
 
-/// What to call it in front of people.
-pub fn shown(cluster: &ForeignCluster) -> String {
+/// Its display name.
+pub fn display_name(cluster: &ForeignCluster) -> String {
     match &cluster.spec.cluster_identity {
         Some(identity) => identity.cluster_name.to_string(),
         None => cluster.name_any(),
     }
 }
 
-/// What the cluster with this id is called; the id, if nobody knows.
-pub fn called(clusters: &[ForeignCluster], id: &ClusterId) -> String {
+/// Name of the cluster with this id, or the id if the cluster is unknown.
+pub fn name_of(clusters: &[ForeignCluster], id: &ClusterId) -> String {
     let is = |cluster: &&ForeignCluster| {
         cluster.spec.cluster_identity.as_ref().is_some_and(|identity| identity.cluster_id == *id)
     };
-    clusters.iter().find(is).map_or_else(|| id.to_string(), shown)
+    clusters.iter().find(is).map_or_else(|| id.to_string(), display_name)
 }

@@ -1,4 +1,4 @@
-//! `tombolo unoffload`: brings a namespace home.
+//! `tombolo unoffload`: restricts an offloaded namespace to this cluster again.
 
 use std::time::Duration;
 
@@ -26,7 +26,10 @@ pub struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Bring a namespace home: its pods in other clusters end, and what was made there goes
+    /// Restrict an offloaded namespace to this cluster again
+    ///
+    /// Its pods in other clusters are stopped, and the twin namespaces are deleted with everything
+    /// in them.
     Namespace(Unoffload),
 }
 
@@ -34,9 +37,9 @@ enum What {
 struct Unoffload {
     #[command(flatten)]
     target: Target,
-    /// The namespace
+    /// Name of the namespace
     namespace: String,
-    /// How long to wait, in seconds
+    /// Seconds to wait until all twin namespaces are deleted
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     timeout: u64,
 }
@@ -52,14 +55,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let found = api.get_opt(names::NAMESPACE_OFFLOADING).await;
         if found.with_context(|| format!("read the NamespaceOffloading in {namespace}"))?.is_none()
         {
-            bail!("namespace {namespace} is not offloaded: nothing to do");
+            bail!("namespace {namespace} is not offloaded: nothing was changed");
         }
         let bars = Bars::new();
-        let patience = Duration::from_secs(arguments.timeout);
-        let done = unoffload(client, namespace, patience, &bars).await;
+        let timeout = Duration::from_secs(arguments.timeout);
+        let done = unoffload(client, namespace, timeout, &bars).await;
         bars.finish();
         done?;
-        println!("Namespace {namespace} is only here now.");
+        println!("Namespace {namespace} is not offloaded any more.");
         Ok(())
     })
 }
@@ -67,17 +70,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 pub async fn unoffload(
     client: &Client,
     namespace: &str,
-    patience: Duration,
+    timeout: Duration,
     bars: &Bars,
 ) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let found = namespaces.get_opt(namespace).await?;
     if found.is_some_and(|found| found.labels().contains_key(names::ENABLED_LABEL)) {
-        // With the label, the NamespaceOffloading would be made again.
+        // The label would create the NamespaceOffloading again.
         let patch = json!({"metadata": {"labels": {names::ENABLED_LABEL: null}}});
         let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..Default::default() };
         let patched = namespaces.patch(namespace, &parameters, &Patch::Merge(patch)).await;
-        patched.with_context(|| format!("take the label off namespace {namespace}"))?;
+        patched.with_context(|| format!("remove the label of namespace {namespace}"))?;
     }
     let api: Api<NamespaceOffloading> = Api::namespaced(client.clone(), namespace);
     match api.delete(names::NAMESPACE_OFFLOADING, &DeleteParams::default()).await {
@@ -89,25 +92,25 @@ pub async fn unoffload(
     let known = peers::list(client).await?;
     let mut watches = Watches::default();
     let store = watches.keep(api, watcher::Config::default());
-    let gone = watches.until(patience, || {
+    let gone = watches.until(timeout, || {
         let state = store.state();
         let Some(object) = state.first() else {
             return Some(());
         };
         let clusters = object.status.iter().flat_map(|status| &status.clusters);
-        let left: Vec<String> = clusters.map(|c| peers::called(&known, &c.cluster_id)).collect();
+        let left: Vec<String> = clusters.map(|c| peers::name_of(&known, &c.cluster_id)).collect();
         if !left.is_empty() {
-            bars.say(namespace, format!("waiting until it is gone from {}", left.join(", ")));
+            bars.say(namespace, format!("waiting until it is deleted in {}", left.join(", ")));
         }
         None
     });
     if gone.await?.is_some() {
-        bars.say(namespace, "only here");
+        bars.say(namespace, "not offloaded any more");
         return Ok(());
     }
     bail!(
-        "namespace {namespace} is not home after {} s; `kubectl -n {namespace} describe \
-         namespaceoffloading` says what it waits for; it goes on by itself",
-        patience.as_secs()
+        "namespace {namespace} is still offloaded after {} s: see `kubectl -n {namespace} \
+         describe namespaceoffloading`. The controllers keep trying",
+        timeout.as_secs()
     )
 }

@@ -1,4 +1,4 @@
-//! `tombolo unpeer`: ends a peering and waits until nothing of it is left.
+//! `tombolo unpeer`: ends a peering and waits until its objects are gone.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use crate::watching::Watches;
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// The other cluster: its name or its id
+    /// Name or id of the other cluster
     cluster: String,
-    /// How long to wait, in seconds
+    /// Seconds to wait until the virtual node and the tunnel are gone
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     timeout: u64,
 }
@@ -29,22 +29,25 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         install::identity(&connection).await?;
         let cluster = peers::require(&connection.client, &arguments.cluster).await?;
         let bars = Bars::new();
-        let patience = Duration::from_secs(arguments.timeout);
+        let timeout = Duration::from_secs(arguments.timeout);
         let name = cluster.name_any();
-        let done = unpeer(&connection.client, &name, patience, &bars).await;
+        let done = unpeer(&connection.client, &name, timeout, &bars).await;
         bars.finish();
         done?;
-        println!("No pod of this cluster runs in {} any more.", peers::shown(&cluster));
+        println!(
+            "The peering with {} has ended: no pod of this cluster runs there any more.",
+            peers::display_name(&cluster)
+        );
         Ok(())
     })
 }
 
 /// Ends the outgoing peering with the cluster of this ForeignCluster.
-pub async fn unpeer(client: &Client, name: &str, patience: Duration, bars: &Bars) -> Result<()> {
+pub async fn unpeer(client: &Client, name: &str, timeout: Duration, bars: &Bars) -> Result<()> {
     peers::set_join(client, name, false).await?;
     let mut watches = Watches::default();
     let peering = Peering::watch(client, &mut watches, name);
-    let gone = watches.until(patience, || match left(&peering.view()) {
+    let gone = watches.until(timeout, || match left(&peering.view()) {
         Some(what) => {
             bars.say(name, format!("waiting until {what} is gone"));
             None
@@ -58,18 +61,19 @@ pub async fn unpeer(client: &Client, name: &str, patience: Duration, bars: &Bars
     let view = peering.view();
     let what = left(&view).unwrap_or_default();
     let why = match view.unreachable() {
-        Some(why) => format!("{why}. As soon as it answers"),
-        None => "`kubectl -n liqo logs deploy/liqo-control` and `deploy/liqo-kubelet` say why;"
-            .to_owned(),
+        Some(why) => format!("{why}. Once it answers,"),
+        None => {
+            "See `kubectl -n liqo logs deploy/liqo-control` and `deploy/liqo-kubelet`;".to_owned()
+        }
     };
     bail!(
-        "the peering with {name} is not over after {} s: {what} is still there. {why} it goes on by \
-         itself",
-        patience.as_secs()
+        "the peering with {name} has not ended after {} s: {what} still exists. {why} the \
+         controllers continue",
+        timeout.as_secs()
     )
 }
 
-/// What is still there of an outgoing peering, in the order in which it goes.
+/// The first remaining object of an outgoing peering, in the order of removal.
 fn left(view: &View) -> Option<String> {
     if let Some(node) = &view.node {
         return Some(format!("node {}", node.name_any()));

@@ -1,5 +1,5 @@
-//! Waiting for what others do: objects kept up to date by watches, and a question that is asked again
-//! whenever one of them has changed.
+//! Waiting for a state of the cluster: watches cache objects, and a check runs again after every
+//! change.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use tombolo_runtime::observe::{Object, Observer};
 
 pub use tombolo_core::condition::{find as condition, is_true};
 
-/// Watches that run as long as somebody waits.
+/// Watches that run until the wait ends.
 #[derive(Default)]
 pub struct Watches(Observer);
 
 impl Watches {
-    /// From here on the objects of this kind are kept.
+    /// Starts a watch and returns its cache.
     pub fn keep<K: Object>(&mut self, api: Api<K>, config: watcher::Config) -> Store<K> {
         self.0.watch(api, config)
     }
 
-    /// Asks until there is an answer; None when patience has run out.
+    /// Runs `check` after every change until it returns a value; None on timeout.
     pub async fn until<T>(
         self,
-        patience: Duration,
-        mut ask: impl FnMut() -> Option<T>,
+        timeout: Duration,
+        mut check: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>> {
-        let asking = async {
-            // Before that, what is missing may just not have been read yet.
+        let checks = async {
+            // Before the first list, an object may be missing only from the cache.
             self.0.filled().await;
             loop {
-                match ask() {
-                    Some(answer) => return answer,
+                match check() {
+                    Some(value) => return value,
                     None => self.0.changed().await,
                 }
             }
         };
-        Ok(tokio::time::timeout(patience, asking).await.ok())
+        Ok(tokio::time::timeout(timeout, checks).await.ok())
     }
 }

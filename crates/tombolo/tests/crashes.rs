@@ -1,5 +1,5 @@
-//! The address service as a process on a real API server, killed again and again in the middle of its
-//! work, against a reference that is simple enough to be right.
+//! The address service as a process on a real API server, killed repeatedly under load, and
+//! compared with a simple reference model.
 
 mod common;
 
@@ -38,20 +38,20 @@ const CRASHES: usize = 8;
 const ANSWERS: usize = 120;
 /// Endpoints in a batch.
 const BATCH: u64 = 5;
-/// A cluster with which there is a peering again and again: for how many answers, how often at least,
-/// its namespace, and the network of its pods, which another peer has, too.
+/// A cluster that peers repeatedly: the answers per peering, the minimum number of peerings, its
+/// tenant namespace, and its PodCIDR, which is also that of another peer.
 const PISA: &str = "id-of-pisa";
 const PISA_ANSWERS: usize = 12;
 const PEERINGS: usize = 4;
 const PISA_NAMESPACE: &str = "liqo-tenant-pisa";
 const PISA_PODS: &str = "10.20.0.0/16";
-/// The external network of this cluster.
+/// ExternalCIDR of this cluster.
 const EXTERNAL: &str = "10.128.0.0/16";
-/// How long nobody may be there to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the service may be unavailable.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
+async fn a_crash_loses_no_answered_mapping_and_leaves_no_other() {
     let spec = ClusterSpec::new("rome").control_plane_only();
     let bed = Testbed::builder("crashes").cluster(spec).start().await.expect("a control plane");
     let side = Side::new(bed.cluster("rome")).await;
@@ -68,7 +68,7 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
     };
     let clients = (0..CLIENTS).map(|number| client(number).run()).collect::<Vec<_>>();
     let clients = join_all(clients);
-    let comes_and_goes = client(CLIENTS).peer_and_part(&side);
+    let comes_and_goes = client(CLIENTS).peer_and_unpeer(&side);
     let crashes = async {
         for crash in 0..CRASHES {
             shared.answers_reach((crash + 1) * ANSWERS + crash * 7).await;
@@ -86,13 +86,13 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
         known.len()
     );
     let told = async || told(&side).await;
-    eventually("gateways are told what was answered", told, |told| *told == known).await;
+    eventually("NatMappings have all answered mappings", told, |told| *told == known).await;
     drop(control);
-    assert_eq!(stored(&side).await, known, "what is stored is what was answered");
+    assert_eq!(stored(&side).await, known, "the stored mappings are the answered ones");
     bed.remove().expect("it is removed");
 }
 
-/// The process says what it measures, though there is nothing to measure yet.
+/// The process exports its metrics from the start.
 async fn prometheus_is_answered(control: &Control) {
     let mut stream = TcpStream::connect((control.address.ip(), 8080)).await.expect("it listens");
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.expect("it is asked");
@@ -113,13 +113,14 @@ async fn prometheus_is_answered(control: &Control) {
 
 type Mapped = BTreeMap<(String, IpAddr), IpAddr>;
 
-/// What all clients know.
+/// Shared state of all clients.
 #[derive(Default)]
 struct Shared {
     answers: AtomicUsize,
     answered: Notify,
     end: AtomicBool,
-    /// The endpoint that an address was given to: within the time of this test no other one gets it.
+    /// The endpoint of each allocated address. Because of the quarantine, no other endpoint gets
+    /// the address during this test.
     owners: Mutex<BTreeMap<IpAddr, IpAddr>>,
 }
 
@@ -144,7 +145,7 @@ impl Shared {
     }
 }
 
-/// One that asks about endpoints that no other one asks about, and remembers the answers.
+/// A client with its own endpoints, which records the answers.
 struct Client<'a> {
     number: u8,
     service: IpamClient<Channel>,
@@ -167,11 +168,11 @@ impl<'a> Client<'a> {
         self.mapped
     }
 
-    /// Peers with a cluster and parts from it until the end. Says also how often.
-    async fn peer_and_part(mut self, side: &Side) -> (Mapped, usize) {
+    /// Peers and unpeers with a cluster until the end. Also returns the number of peerings.
+    async fn peer_and_unpeer(mut self, side: &Side) -> (Mapped, usize) {
         for peerings in 1.. {
             let pods = peer_with_pisa(side).await;
-            // It is asked again until it is known what pisa calls this cluster.
+            // Retried until pisa's translated CIDRs for this cluster are known.
             self.look(PISA).await;
             for _ in 0..PISA_ANSWERS {
                 self.do_anything(PISA, pods).await;
@@ -179,16 +180,16 @@ impl<'a> Client<'a> {
             if peerings >= PEERINGS && self.shared.end.load(Ordering::Relaxed) {
                 return (self.mapped, peerings);
             }
-            part_from_pisa(side).await;
+            unpeer_from_pisa(side).await;
             let pod = Ipv4Addr::new(10, 20, 0, 1).into();
             let said = async || self.home(PISA, pod).await.err().map(|status| status.code());
             eventually("the peering is over", said, |it| *it == Some(Code::NotFound)).await;
             self.mapped.clear();
         }
-        unreachable!("it counts for longer than there are tests")
+        unreachable!("the loop returns")
     }
 
-    /// Whatever can be asked about a peer, whose pods are called so here.
+    /// A random call for a peer with this translated PodCIDR.
     async fn do_anything(&mut self, peer: &str, pods: Cidr) {
         match self.pick(7) {
             0 | 1 => self.map(peer).await,
@@ -196,7 +197,7 @@ impl<'a> Client<'a> {
             3 => self.map_batch(peer).await,
             4 => self.unmap_batch(peer).await,
             5 => self.look(peer).await,
-            _ => self.look_home(peer, pods).await,
+            _ => self.check_home_address(peer, pods).await,
         }
         self.shared.note_answer();
     }
@@ -234,7 +235,7 @@ impl<'a> Client<'a> {
         let others = self.mapped.iter().filter(|((_, ip), _)| *ip == endpoint).map(|(_, it)| it);
         assert!(others.clone().all(|it| of(&it)), "{endpoint} is {address} for {peer} only");
         let owner = *self.shared.owners.lock().unwrap().entry(address).or_insert(endpoint);
-        assert_eq!(owner, endpoint, "{address} is given to two");
+        assert_eq!(owner, endpoint, "{address} is allocated twice");
         self.mapped.insert((peer.into(), endpoint), address);
     }
 
@@ -267,16 +268,16 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The way home keeps the host part, and is as the peer's network is called here.
-    async fn look_home(&mut self, peer: &str, pods: Cidr) {
+    /// The translated address of a remote pod keeps its host part.
+    async fn check_home_address(&mut self, peer: &str, pods: Cidr) {
         let real: Cidr = if peer == PISA { PISA_PODS.parse().unwrap() } else { pods };
         let host = self.pick(60_000) as u32 + 1;
         let within = |cidr: Cidr| match cidr.net().network() {
             IpAddr::V4(network) => Ipv4Addr::from(u32::from(network) + host).into(),
-            IpAddr::V6(network) => panic!("{network} is none of ours"),
+            IpAddr::V6(network) => panic!("{network} is not IPv4"),
         };
         let home = self.home(peer, within(real)).await;
-        assert_eq!(home.expect("the peer is known"), within(pods), "the way home from {peer}");
+        assert_eq!(home.expect("the peer is known"), within(pods), "the home address for {peer}");
     }
 
     async fn home(&self, peer: &str, ip: IpAddr) -> Result<IpAddr, Status> {
@@ -308,7 +309,7 @@ impl<'a> Client<'a> {
         Ipv4Addr::new(192, 0, 2, self.number * 16 + endpoint).into()
     }
 
-    /// Some, which may be the same.
+    /// Some endpoints, possibly repeated.
     fn endpoints(&mut self) -> Vec<IpAddr> {
         let count = self.pick(BATCH) + 1;
         (0..count).map(|_| self.endpoint()).collect()
@@ -320,7 +321,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Asks again where nobody was there to answer, or the answer was lost; not for ever.
+/// Retries while the service is unavailable or the answer is lost, up to a timeout.
 async fn until_answered<T>(
     mut ask: impl AsyncFnMut() -> Result<tonic::Response<T>, Status>,
 ) -> Result<T, Status> {
@@ -328,7 +329,7 @@ async fn until_answered<T>(
     loop {
         match ask().await {
             Ok(answer) => return Ok(answer.into_inner()),
-            Err(status) if is_lost(&status) && begun.elapsed() < PATIENCE => {
+            Err(status) if is_lost(&status) && begun.elapsed() < TIMEOUT => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Err(status) => return Err(status),
@@ -336,14 +337,14 @@ async fn until_answered<T>(
     }
 }
 
-/// Either the service says that it could not answer, or the connection has broken: what the service
-/// says itself has no source.
+/// Whether the service was unavailable or the connection was lost: a status from the service has no
+/// source.
 fn is_lost(status: &Status) -> bool {
     status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
 }
 
-/// This cluster wants a peering: without that it would take its NetworkConfig back. Who begins to
-/// watch after this sees it before any NetworkConfig.
+/// Requests a peering: without it, this cluster would delete its NetworkConfig. A watch that starts
+/// later sees the request before any NetworkConfig.
 async fn want_pisa(side: &Side) {
     side.tenant(PISA_NAMESPACE, PISA).await;
     let own = json!({
@@ -356,7 +357,7 @@ async fn want_pisa(side: &Side) {
     side.put_in::<ResourceRequest>(PISA_NAMESPACE, "ours", request).await;
 }
 
-/// Both NetworkConfigs are there, and answered. Returns what the pods' network is called here.
+/// Creates both NetworkConfigs and their status. Returns the translated PodCIDR in this cluster.
 async fn peer_with_pisa(side: &Side) -> Cidr {
     let theirs = config_of(side, PISA, PISA_PODS, "10.21.0.0/16");
     let mut ours = config_of(side, PISA, &side.settings.pod_cidr.to_string(), EXTERNAL);
@@ -369,12 +370,12 @@ async fn peer_with_pisa(side: &Side) -> Cidr {
     let is_answered = |config: &NetworkConfig| name(config).is_some();
     let config = side.until_in::<NetworkConfig>(PISA_NAMESPACE, "theirs", is_answered).await;
     let Some(NatCidr::Remapped(name)) = name(&config) else {
-        panic!("{PISA_PODS} is somebody else's: {:?}", config.status);
+        panic!("{PISA_PODS} belongs to another peer: {:?}", config.status);
     };
     name
 }
 
-async fn part_from_pisa(side: &Side) {
+async fn unpeer_from_pisa(side: &Side) {
     for config in ["theirs", "ours"] {
         side.delete_in::<NetworkConfig>(PISA_NAMESPACE, config).await;
     }

@@ -1,5 +1,4 @@
-//! How the auth service is exposed, as `tombolo install` has it on a real API server, and where other
-//! clusters are told to find it.
+//! Exposure of the auth service by `tombolo install` on a real API server, and the advertised URL.
 
 mod common;
 
@@ -12,13 +11,13 @@ const BALANCER: &str = "--auth-service-type=LoadBalancer";
 const INTERNAL: &str = "--auth-service-type=ClusterIP";
 
 #[tokio::test]
-async fn other_clusters_are_told_where_it_is_exposed() {
+async fn the_advertised_url_follows_the_exposure() {
     let spec = ClusterSpec::new("rome").control_plane_only();
     let bed = Testbed::builder("exposure").cluster(spec).start().await.expect("a control plane");
     let rome = bed.cluster("rome");
     node(rome, "10.0.0.5").await;
 
-    what_can_not_work_is_refused(rome).await;
+    invalid_flags_are_refused(rome).await;
     assert!(get(rome, &["services", "-A"]).await.to_string().find("liqo-auth").is_none());
 
     install(rome, &[]).await;
@@ -26,7 +25,7 @@ async fn other_clusters_are_told_where_it_is_exposed() {
     assert_eq!(service(rome).await["spec"]["type"], "NodePort");
     assert_eq!(url(rome).await, format!("https://10.0.0.5:{port}"));
 
-    // Until there is a load balancer it is the node port.
+    // Without a load balancer, the node port is advertised.
     install(rome, &[BALANCER]).await;
     assert_eq!(service(rome).await["spec"]["type"], "LoadBalancer");
     assert_eq!(url(rome).await, format!("https://10.0.0.5:{port}"), "the port stays");
@@ -38,7 +37,7 @@ async fn other_clusters_are_told_where_it_is_exposed() {
         assert_eq!(url(rome).await, expected);
     }
     install(rome, &[]).await;
-    assert_eq!(service(rome).await["spec"]["type"], "LoadBalancer", "what was chosen stays");
+    assert_eq!(service(rome).await["spec"]["type"], "LoadBalancer", "the Service type stays");
     assert_eq!(url(rome).await, "https://lb.example.com:443");
 
     install(rome, &["--auth-url=https://rome.example.com:8443/"]).await;
@@ -46,13 +45,13 @@ async fn other_clusters_are_told_where_it_is_exposed() {
     assert_eq!(url(rome).await, "https://rome.example.com:8443");
 
     install(rome, &[INTERNAL, "--auth-ingress=auth.example.com"]).await;
-    assert_eq!(url(rome).await, "https://rome.example.com:8443", "what was named stays");
+    assert_eq!(url(rome).await, "https://rome.example.com:8443", "a configured URL stays");
     install(rome, &["--auth-url="]).await;
     assert_eq!(url(rome).await, "https://auth.example.com");
     install(rome, &[]).await;
     let service = service(rome).await;
     assert_eq!(service["spec"]["type"], "ClusterIP");
-    assert_eq!(service["spec"]["ports"][0]["nodePort"], Value::Null, "there is no other way in");
+    assert_eq!(service["spec"]["ports"][0]["nodePort"], Value::Null, "no node port is left");
     let ingress = get(rome, &["ingress", "-n", "liqo", "liqo-auth"]).await;
     assert_eq!(
         ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/backend-protocol"],
@@ -69,17 +68,17 @@ async fn other_clusters_are_told_where_it_is_exposed() {
     assert!(complaint.contains("--auth-service-type"), "{complaint}");
     install(rome, &["--auth-ingress=", "--auth-service-type=NodePort"]).await;
     let left = get(rome, &["ingress", "-n", "liqo"]).await;
-    assert_eq!(left["items"], json!([]), "what is not wanted goes");
+    assert_eq!(left["items"], json!([]), "the Ingress is deleted");
     assert!(url(rome).await.starts_with("https://10.0.0.5:3"));
     bed.remove().expect("it is removed");
 }
 
-async fn what_can_not_work_is_refused(rome: &Cluster) {
+async fn invalid_flags_are_refused(rome: &Cluster) {
     for (flag, says) in [
-        (INTERNAL, "say with --auth-ingress or --auth-url"),
+        (INTERNAL, "set --auth-ingress or --auth-url"),
         ("--auth-service-type=ExternalName", "possible values: NodePort, LoadBalancer, ClusterIP"),
-        ("--auth-ingress=192.0.2.1", "is not the name of a host"),
-        ("--auth-ingress=https://rome", "is not the name of a host"),
+        ("--auth-ingress=192.0.2.1", "is not a host name"),
+        ("--auth-ingress=https://rome", "is not a host name"),
         ("--auth-url=http://rome", "it does not begin with https://"),
         ("--auth-url=https://127.0.0.1:443", "others would reach themselves there"),
         ("--auth-url=https://rome:70000", "its port is not between 1 and 65535"),
@@ -89,7 +88,7 @@ async fn what_can_not_work_is_refused(rome: &Cluster) {
     }
 }
 
-/// Applies everything. Without nodes no component becomes ready, and it is not waited for.
+/// Applies all objects. Without nodes no component becomes ready, so it does not wait.
 async fn install(rome: &Cluster, flags: &[&str]) {
     let complaint = refused(rome, &[&["install", "--timeout=0"], flags].concat()).await;
     assert!(complaint.contains("not all components became ready"), "{complaint}");
@@ -99,13 +98,13 @@ async fn service(rome: &Cluster) -> Value {
     get(rome, &["service", "-n", "liqo", "liqo-auth"]).await
 }
 
-/// As the controllers find it.
+/// The URL that the controllers detect.
 async fn url(rome: &Cluster) -> String {
     let client = rome.client().await.expect("a client");
     auth_url::find(&client).await.expect("a URL")
 }
 
-/// What a kubelet would say of its node.
+/// Creates a node with a status, as a kubelet would.
 async fn node(rome: &Cluster, address: &str) {
     let node = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": { "name": "rome-a" },
@@ -119,7 +118,7 @@ async fn node(rome: &Cluster, address: &str) {
     patch_status(rome, &["node", "rome-a"], &status).await;
 }
 
-/// What the controller of load balancers would say.
+/// Sets the status of the Service, as a load balancer controller would.
 async fn balancer(rome: &Cluster, ingress: &Value) {
     let status = json!({ "status": { "loadBalancer": { "ingress": ingress } } });
     patch_status(rome, &["service", "-n", "liqo", "liqo-auth"], &status).await;

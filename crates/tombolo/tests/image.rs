@@ -12,7 +12,7 @@ fn static_program() -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_pod_of_it_runs() {
+async fn a_pod_of_the_image_runs() {
     let rome = ClusterSpec::new("rome").image(images::tombolo(&static_program()));
     let bed = Testbed::builder("image").cluster(rome).start().await.unwrap();
     let rome = bed.cluster("rome");
@@ -34,7 +34,7 @@ spec:
 }
 
 #[test]
-fn it_is_written_as_a_small_tar() {
+fn the_image_is_a_small_tar() {
     let tar = std::env::temp_dir().join(format!("tombolo-image-{}.tar", std::process::id()));
     let output = std::process::Command::new(static_program())
         .args(["image", "--output"])

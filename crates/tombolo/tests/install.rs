@@ -1,4 +1,4 @@
-//! Install and uninstall, on one cluster that has no peer.
+//! Install and uninstall on one cluster without peers.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{SOON, get, list, refused, tombolo, try_tombolo, within};
 use tombolo_testbed::{Cluster, ClusterSpec};
 
 #[tokio::test]
-async fn a_cluster_is_afterwards_as_it_was_before() {
+async fn uninstall_leaves_nothing_behind() {
     let bed = common::bed("install", [ClusterSpec::new("rome")]).start().await.unwrap();
     let rome = bed.cluster("rome");
     let before = Before::of(&bed).await;
@@ -18,7 +18,7 @@ async fn a_cluster_is_afterwards_as_it_was_before() {
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("Tombolo runs in rome"), "{said}");
-    shows_how_far_each_component_is(&String::from_utf8_lossy(&output.stderr));
+    shows_the_progress_of_each_component(&String::from_utf8_lossy(&output.stderr));
     let pods = list(rome, &["pods", "-n", "liqo"]).await;
     assert_eq!(pods.len(), 7, "five Deployments, and an agent on each of two nodes");
     let settings = get(rome, &["configmap", "-n", "liqo", "liqo-cluster"]).await["data"].clone();
@@ -48,8 +48,8 @@ async fn a_cluster_is_afterwards_as_it_was_before() {
     assert!(said.contains("is not installed"), "{said}");
 }
 
-/// Where there is no terminal, each change is a line: how many are ready, and which are not yet.
-fn shows_how_far_each_component_is(said: &str) {
+/// Without a terminal, each change is a line: how many components are ready, and which are not.
+fn shows_the_progress_of_each_component(said: &str) {
     const COMPONENTS: [&str; 6] = ["agent", "auth", "control", "discovery", "gateway", "kubelet"];
     let mut lines = 0;
     for line in said.lines() {
@@ -66,13 +66,13 @@ fn shows_how_far_each_component_is(said: &str) {
         lines += 1;
     }
     assert!(lines > 0, "{said}");
-    let (_, ready) = said.split_once(" ready: ").expect("it ends with all that is ready");
+    let (_, ready) = said.split_once(" ready: ").expect("the last line lists all ready components");
     for component in COMPONENTS {
         assert!(ready.contains(component), "{component} is not ready in the end: {said}");
     }
 }
 
-/// One node's agent does not answer: it is named, and is needed for the rest, so that stays.
+/// The agent of one node does not report: the error names it, and the components stay.
 async fn uninstall_without_a_report(cluster: &Cluster) {
     let silent = cluster.node(2);
     let agent = async |signal: &str| {

@@ -1,4 +1,4 @@
-//! The playground as a user meets it: the program itself, run again and again.
+//! The playground as a user runs it.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tombolo_testbed::{Component, Machine, Progress, Testbed};
 
-/// Beside a playground that the user of this machine may have.
+/// Not the default name, because the user of this machine may run a playground.
 const NAME: &str = "test-playground";
 
-/// One playground at a time, and none left from an earlier failure.
+/// One playground at a time, and none from an earlier failure.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ fn tombolo(arguments: &[&str]) -> Output {
     command(arguments).output().expect("the program can be run")
 }
 
-/// What it printed, when it worked.
+/// The output of a successful run.
 fn works(arguments: &[&str]) -> String {
     let output = tombolo(arguments);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -37,14 +37,14 @@ fn works(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What it complained about, when it refused.
+/// The error of a refused run.
 fn refuses(arguments: &[&str]) -> String {
     let output = tombolo(arguments);
     assert!(!output.status.success(), "{arguments:?} should be refused");
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
-/// What a command of the shell printed, when it worked.
+/// The output of a successful shell command.
 fn shell(command: &str) -> String {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -65,7 +65,7 @@ fn testbed() -> Testbed {
     Testbed::find(NAME, Progress::silent()).unwrap().expect("it runs")
 }
 
-/// The process id of a program of Kubernetes on a node, on this machine.
+/// The process id of a Kubernetes component on this machine.
 fn pid_of(cluster: &str, component: Component) -> i32 {
     testbed().cluster(cluster).node(1).running()[&component]
 }
@@ -76,7 +76,7 @@ fn kill(pid: i32, signal: &str) {
 }
 
 #[test]
-fn from_up_to_down() {
+fn up_status_logs_repair_and_down_work() {
     let _turn = alone();
     let before = Machine::look();
 
@@ -105,11 +105,11 @@ fn from_up_to_down() {
     let uid = ["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"];
     let (uid_before, api_server) = (kubectl("rome", &uid), pid_of("rome", Component::ApiServer));
     works(&["up", "--bare", "--nodes", "1"]);
-    assert_eq!(kubectl("rome", &uid), uid_before, "asked twice, nothing is made anew");
-    assert_eq!(pid_of("rome", Component::ApiServer), api_server, "nor started anew");
+    assert_eq!(kubectl("rome", &uid), uid_before, "a second `up` recreates nothing");
+    assert_eq!(pid_of("rome", Component::ApiServer), api_server, "and restarts nothing");
 
     kill(pid_of("rome", Component::Scheduler), "-KILL");
-    // The guard would mend it: the power stays off.
+    // Forget the guard, which would boot the node again.
     std::mem::forget(testbed().cluster("milan").kill_node(1).unwrap());
     let status = works(&["status"]);
     assert!(status.contains("without kube-scheduler"), "{status}");
@@ -130,13 +130,13 @@ fn from_up_to_down() {
 
     assert!(works(&["down"]).contains(NAME));
     assert_unchanged(&before);
-    assert_eq!(works(&["down"]), "Nothing is running: nothing to remove.\n");
+    assert_eq!(works(&["down"]), "No clusters to remove.\n");
     assert!(refuses(&["status"]).contains("no playground is running"));
 }
 
-/// All of it, with the static program: only that can be installed in clusters.
+/// With the static program: only that can be installed in clusters.
 #[test]
-fn what_up_prints_works_at_once() {
+fn the_commands_printed_by_up_work() {
     let _turn = alone();
     let before = Machine::look();
     let program = std::env::var("TOMBOLO_STATIC")
@@ -149,7 +149,7 @@ fn what_up_prints_works_at_once() {
     };
 
     let said = shell(curl);
-    assert!(said.contains(", asked by "), "{said}");
+    assert!(said.contains(", request from "), "{said}");
     let said = shell(pods);
     for node in [" rome-1 ", " liqo-milan "] {
         assert_eq!(said.matches(node).count(), 2, "{said}");
@@ -176,7 +176,7 @@ fn what_up_prints_works_at_once() {
     assert_eq!(rome["incoming"]["status"], "True", "{rome:#}");
     assert_eq!(rome["lent"]["pods"], 2, "{rome:#}");
 
-    // The Deployment is rome's; in milan there are pods of it.
+    // The Deployment is in rome; milan has some of its pods.
     let (_, address) = curl.split_once(" -- curl -s ").expect("curl is asked to be quiet");
     for cluster in ["rome", "milan"] {
         let pods = kubectl(cluster, &["-n", "shop", "get", "pods", "-o", "name"]);
@@ -210,7 +210,7 @@ fn interrupted_by(signal: &str) {
 }
 
 #[test]
-fn interrupted_at_the_terminal_it_leaves_nothing() {
+fn up_interrupted_at_the_terminal_leaves_nothing() {
     let _turn = alone();
     let before = Machine::look();
     interrupted_by("-INT");
@@ -218,7 +218,7 @@ fn interrupted_at_the_terminal_it_leaves_nothing() {
 }
 
 #[test]
-fn after_kill_9_down_leaves_nothing() {
+fn down_after_kill_9_leaves_nothing() {
     let _turn = alone();
     let before = Machine::look();
     interrupted_by("-KILL");
@@ -228,10 +228,10 @@ fn after_kill_9_down_leaves_nothing() {
 }
 
 #[test]
-fn somebody_else_than_root_is_told_to_use_sudo() {
+fn a_user_other_than_root_is_advised_to_use_sudo() {
     let _turn = alone();
     let nobody = 65534;
-    // Where anybody may run it.
+    // A directory where any user may run it.
     let program = std::env::temp_dir().join(format!("tombolo-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_tombolo"), &program).unwrap();
     let output =
@@ -240,6 +240,6 @@ fn somebody_else_than_root_is_told_to_use_sudo() {
     assert!(!output.status.success());
     assert_eq!(
         String::from_utf8_lossy(&output.stderr).trim(),
-        "tombolo: clusters need root (network namespaces, mounts, cgroups): run it with sudo"
+        "tombolo: clusters need root (network namespaces, mounts, cgroups): use sudo"
     );
 }

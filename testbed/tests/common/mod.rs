@@ -1,9 +1,9 @@
-//! What the tests on whole clusters share.
+//! Helpers for tests on whole clusters.
 
 use tombolo_testbed::{Cluster, ClusterSpec, Testbed, Timings, eventually, images};
 
-/// Rome and milan with the same address ranges and two nodes each; on every node a web server that
-/// answers with its pod's name, and a client.
+/// Rome and milan with the same CIDRs and two nodes each. Every node has a client and a web server
+/// that returns the name of its pod.
 pub async fn rome_and_milan(name: &str, timings: Timings) -> Testbed {
     tombolo_testbed::prepare(&tombolo_testbed::Progress::plain()).expect("all is there");
     let toolbox = images::toolbox().expect("the toolbox's programs are installed");
@@ -25,7 +25,7 @@ pub async fn rome_and_milan(name: &str, timings: Timings) -> Testbed {
     bed
 }
 
-/// Asks kubectl until it prints what is wanted.
+/// Runs kubectl until it prints the wanted text.
 pub async fn kubectl_says(cluster: &Cluster, arguments: &[&str], wanted: &str) {
     let ask = async || cluster.kubectl(arguments).await;
     let is =

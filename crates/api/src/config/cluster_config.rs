@@ -1,4 +1,4 @@
-//! [`ClusterConfig`]: what can be set while everything runs.
+//! [`ClusterConfig`]: settings that can change at run time.
 
 use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Cidr;
 
-/// The settings, by subject. Whatever is left out has its default.
+/// The settings, by subject. Omitted fields have their defaults.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "config.liqo.io",
     version = "v1alpha1",
     kind = "ClusterConfig",
-    doc = "ClusterConfig holds the settings of this cluster. There is one, called cluster; a \
-           change counts at once.",
+    doc = "ClusterConfig holds the settings of this cluster. There is one, named cluster. Changes \
+           take effect immediately.",
     derive = "PartialEq",
     category = "liqo",
     printcolumn(
@@ -42,111 +42,111 @@ use crate::Cidr;
     )
 )]
 pub struct ClusterConfigSpec {
-    /// How other clusters are found, and find this one.
+    /// Discovery of other clusters, and announcement of this one.
     #[serde(default)]
     pub discovery: DiscoveryConfig,
 
-    /// Who gets an identity.
+    /// Conditions for issuing identities to other clusters.
     #[serde(default)]
     pub auth: AuthConfig,
 
-    /// What is offered to other clusters.
+    /// Resources offered to other clusters.
     #[serde(default)]
     pub sharing: SharingConfig,
 
-    /// Which addresses are used.
+    /// CIDRs and gateway address.
     #[serde(default)]
     pub network: NetworkSettings,
 }
 
-/// How other clusters are found, and find this one.
+/// Discovery of other clusters, and announcement of this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DiscoveryConfig {
-    /// Whether to look for clusters in the local network, by mDNS.
+    /// Whether to discover clusters in the local network, by mDNS.
     pub enabled: bool,
 
     /// Whether to announce this cluster in the local network, by mDNS.
     pub advertise: bool,
 
-    /// Name of the group of clusters in the local network that find one another. Clusters in
-    /// different groups don't. Unset is a group too.
+    /// Discovery group. Only clusters of the same group discover each other in the local network.
+    /// Clusters without a group form a group too.
     #[schemars(schema_with = "group")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 
-    /// Names of the node's interfaces on which to look for clusters and to announce this one.
-    /// Unset: all that lead to a local network.
+    /// Interfaces of the node for mDNS. Unset: all interfaces in a local network.
     #[schemars(schema_with = "crate::schema::interfaces")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
 
-    /// Seconds for which an announcement of this cluster holds.
+    /// Lifetime (TTL) of the announcement of this cluster, in seconds.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub ttl_seconds: u32,
 
-    /// Seconds between two searches of a SearchDomain.
+    /// Interval between two queries of a SearchDomain, in seconds.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub search_period_seconds: u32,
 
-    /// Whether to peer with each cluster that is discovered.
+    /// Whether to peer with every discovered cluster automatically.
     pub autojoin: bool,
 }
 
-/// Who gets an identity.
+/// Conditions for issuing identities to other clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthConfig {
-    /// Whether a cluster gets an identity without a token.
+    /// Whether other clusters get an identity without a token.
     pub empty_token: bool,
 
-    /// Name of the Secret (of type kubernetes.io/tls, in the namespace liqo) with the auth
-    /// service's certificate. Unset: it signs its own.
+    /// Name of a Secret (of type kubernetes.io/tls, in namespace liqo) with the certificate of the
+    /// auth service. Unset: a self-signed certificate.
     #[schemars(schema_with = "crate::schema::object_name")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
 }
 
-/// What is offered to other clusters.
+/// Resources offered to other clusters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SharingConfig {
-    /// Whether requests are accepted at once. Otherwise they wait for somebody.
+    /// Whether ResourceRequests are accepted automatically. Otherwise an administrator sets
+    /// status.state of each to Accepted.
     pub auto_accept: bool,
 
-    /// How much of what is free is offered, in percent.
+    /// Offered share of the free resources, in percent.
     #[schemars(range(max = 100))]
     pub share_percentage: u32,
 
-    /// Whether several clusters are each offered the whole share. Otherwise what one is offered
-    /// is not free for another.
+    /// Whether each cluster is offered the whole share. Otherwise resources offered to one cluster
+    /// are not offered to another.
     pub overcommit: bool,
 }
 
-/// Which addresses are used.
+/// CIDRs and gateway address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkSettings {
-    /// Networks that must never be used to remap another cluster's addresses.
+    /// CIDRs that are never used as translated CIDRs of other clusters.
     #[schemars(schema_with = "crate::schema::cidrs")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reserved_subnets: Vec<Cidr>,
 
-    /// Networks to take from beside the private ones, when other clusters' addresses are
-    /// remapped.
+    /// Additional CIDRs from which translated CIDRs of other clusters are allocated, besides the
+    /// private ranges.
     #[schemars(schema_with = "crate::schema::cidrs")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_pools: Vec<Cidr>,
 
-    /// Size of the network by which this cluster gives addresses to what is not one of its pods:
-    /// 16 unless set. A smaller network, so a larger number, is for many peers. In an IPv6 cluster
-    /// it is 96 more, for as many addresses. While there are peers it stays as it is.
+    /// Prefix length of the ExternalCIDR, by default 16. A longer prefix leaves room for more
+    /// peers. In an IPv6 cluster 96 is added, which gives the same number of addresses. Changes
+    /// take effect only while there are no peers.
     #[schemars(range(min = 8, max = 29))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_prefix_length: Option<u8>,
 
-    /// Where other clusters reach this one's gateway: an address or a DNS name, with or without
-    /// a port. Unset: it is found out.
+    /// Address or DNS name at which other clusters reach the gateway, with or without a port.
+    /// Unset: it is detected.
     #[schemars(schema_with = "crate::schema::endpoint")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_config_has_the_defaults() {
+    fn an_empty_config_has_all_defaults() {
         let spec: ClusterConfigSpec = serde_json::from_str("{}").unwrap();
         assert_eq!(spec, ClusterConfigSpec::default());
         assert!(spec.sharing.auto_accept);

@@ -1,4 +1,4 @@
-//! [`ForeignCluster`]: another cluster, and how far the peering with it has come.
+//! [`ForeignCluster`]: another cluster, and the state of the peering with it.
 
 use std::{fmt, str::FromStr};
 
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterIdentity, Fingerprint, Reference};
 
-/// What is wanted of the other cluster.
+/// Address and desired peering of the other cluster.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "discovery.liqo.io",
     version = "v1alpha1",
     kind = "ForeignCluster",
-    doc = "ForeignCluster is another cluster: where its auth service is, whether to peer with \
-           it, and how far that has come.",
+    doc = "ForeignCluster is another cluster: the URL of its auth service, whether to peer with \
+           it, and the state of the peering.",
     status = "ForeignClusterStatus",
     derive = "PartialEq",
     category = "liqo",
@@ -38,7 +38,7 @@ use crate::{ClusterIdentity, Fingerprint, Reference};
         name = "Incoming",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"IncomingPeering\")].status",
-        description = "Whether pods from there can run in this cluster"
+        description = "Whether pods of that cluster can run in this one"
     ),
     printcolumn(
         name = "Network",
@@ -50,7 +50,7 @@ use crate::{ClusterIdentity, Fingerprint, Reference};
         name = "Auth",
         type_ = "string",
         json_path = ".status.authStatus",
-        description = "Whether that cluster has given this one an identity"
+        description = "Whether that cluster has issued an identity to this one"
     ),
     printcolumn(
         name = "API Server",
@@ -70,7 +70,7 @@ use crate::{ClusterIdentity, Fingerprint, Reference};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ForeignClusterSpec {
-    /// URL of the other cluster's auth service. It is all that has to be given.
+    /// URL of the other cluster's auth service. The only required field.
     #[schemars(schema_with = "crate::schema::auth_url")]
     pub auth_url: String,
 
@@ -78,44 +78,43 @@ pub struct ForeignClusterSpec {
     #[serde(default)]
     pub join: bool,
 
-    /// Who the other cluster is. Filled in with what its auth service answers.
+    /// Id and name of the other cluster. Set from the response of its auth service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_identity: Option<ClusterIdentity>,
 
-    /// Seconds after which an entry found by LAN or WAN discovery goes, unless it is seen again.
+    /// Lifetime of an entry from LAN or WAN discovery, in seconds. Renewed by every announcement.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u32>,
 
-    /// SHA-256 fingerprint of the certificate that the auth service has to show: 64 hexadecimal
+    /// SHA-256 fingerprint of the certificate that the auth service must present: 64 hexadecimal
     /// digits, with or without colons. Unset: the certificate is not pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// How far the peering has come. Every field can be left out, since several controllers each
-/// apply their own.
+/// State of the peering. All fields are optional, since several controllers each apply their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ForeignClusterStatus {
-    /// Whether the other cluster has given this one an identity.
+    /// Whether the other cluster has issued an identity to this one.
     #[schemars(default = "pending")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_status: Option<AuthStatus>,
 
-    /// The namespaces that hold what this peering needs.
+    /// The tenant namespaces, which hold the objects of this peering.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_namespace: Option<TenantNamespace>,
 
-    /// The peering by which pods of this cluster run there.
+    /// The outgoing peering: pods of this cluster run in the other one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outgoing: Option<Peering>,
 
-    /// The peering by which pods from there run in this cluster.
+    /// The incoming peering: pods of the other cluster run in this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incoming: Option<Peering>,
 
-    /// What the network between the two needs.
+    /// The objects of the network connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
 
@@ -125,21 +124,21 @@ pub struct ForeignClusterStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Whether the other cluster has given this one an identity: Pending (not asked yet), Accepted,
-/// EmptyRefused (it wants a token) or Refused (it does not take the token).
+/// Whether the other cluster has issued an identity to this one: Pending (not requested yet),
+/// Accepted, EmptyRefused (a token is required) or Refused (the token was rejected).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AuthStatus {
-    /// Not asked yet.
+    /// Not requested yet.
     Pending,
-    /// There is an identity.
+    /// An identity was issued.
     Accepted,
-    /// Asked without a token, and refused: it waits for one.
+    /// Requested without a token, and refused: a token is required.
     EmptyRefused,
-    /// Asked with a token, and refused.
+    /// Requested with a token, and refused.
     Refused,
 }
 
-/// The namespaces of one peering, one on each side.
+/// The tenant namespaces of one peering, one on each side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantNamespace {
     /// The namespace in this cluster.
@@ -161,49 +160,49 @@ pub struct Peering {
     #[serde(default)]
     pub peered: bool,
 
-    /// The ResourceRequest that asks for it.
+    /// The ResourceRequest of the peering.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peering_request: Option<Reference>,
 }
 
-/// What the network between two clusters needs.
+/// The objects of the network connection of two clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Network {
-    /// The NetworkConfig of this cluster, for the other one.
+    /// The NetworkConfig of this cluster, sent to the other one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_network_config: Option<Related>,
 
-    /// The NetworkConfig of the other cluster, for this one.
+    /// The NetworkConfig of the other cluster, sent to this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_network_config: Option<Related>,
 
-    /// The TunnelEndpoint made of both.
+    /// The TunnelEndpoint, merged from both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tunnel_endpoint: Option<Related>,
 }
 
-/// Whether an object is there, and where.
+/// Existence and reference of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Related {
-    /// Whether the object is there.
+    /// Whether the object exists.
     #[serde(default)]
     pub available: bool,
 
-    /// Where it is.
+    /// Name and namespace of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<Reference>,
 }
 
-/// The types of a ForeignCluster's conditions, and the reasons that somebody goes by.
+/// Condition types of a ForeignCluster, and the reasons that other code depends on.
 pub mod condition {
-    /// The other cluster has given this one an identity.
+    /// The other cluster has issued an identity to this one.
     pub const AUTHENTICATED: &str = "Authenticated";
-    /// Why not: it does not take the token.
+    /// Reason of [`AUTHENTICATED`]: the other cluster has rejected the token.
     pub const WRONG_TOKEN: &str = "WrongToken";
-    /// Pods of this cluster can run there.
+    /// Pods of this cluster can run in the other one.
     pub const OUTGOING_PEERING: &str = "OutgoingPeering";
-    /// Pods from there can run in this cluster.
+    /// Pods of the other cluster can run in this one.
     pub const INCOMING_PEERING: &str = "IncomingPeering";
     /// The tunnel is up.
     pub const TUNNEL_ENDPOINT: &str = "TunnelEndpoint";
@@ -219,19 +218,19 @@ pub enum DiscoveryType {
     Lan,
     /// By a SearchDomain.
     Wan,
-    /// Somebody made the ForeignCluster.
+    /// Created by a user.
     Manual,
-    /// It asked for a peering. A weak method: any other takes the entry over.
+    /// By its ResourceRequest. The weakest type: any other replaces it.
     IncomingPeering,
 }
 
-/// A text that is no [`DiscoveryType`].
+/// An invalid [`DiscoveryType`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a discovery type: LAN, WAN, Manual or IncomingPeering")]
 pub struct UnknownDiscoveryType(String);
 
 impl DiscoveryType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 4] = [Self::Lan, Self::Wan, Self::Manual, Self::IncomingPeering];
 
     /// The label's value.
@@ -271,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn discovery_types_are_read_as_they_are_written() {
+    fn discovery_types_display_and_parse() {
         for kind in DiscoveryType::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_auth_url_is_enough() {
+    fn only_the_auth_url_is_required() {
         let spec: ForeignClusterSpec =
             serde_json::from_str(r#"{"authUrl": "https://auth.example.com"}"#).unwrap();
         assert!(!spec.join);

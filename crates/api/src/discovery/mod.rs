@@ -1,4 +1,4 @@
-//! `discovery.liqo.io`: which other clusters there are, and the request to peer with one.
+//! `discovery.liqo.io`: other clusters, and requests to peer with them.
 
 mod foreign_cluster;
 mod resource_request;

@@ -1,4 +1,4 @@
-//! [`ResourceRequest`]: one cluster asks another for resources.
+//! [`ResourceRequest`]: the request of one cluster for resources of another.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::ClusterIdentity;
 
-/// Who asks.
+/// The requesting cluster.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "discovery.liqo.io",
     version = "v1alpha1",
     kind = "ResourceRequest",
     namespaced,
-    doc = "ResourceRequest asks for a peering. It is made by the cluster that wants resources \
-           and copied to the one that has them, which accepts or refuses.",
+    doc = "ResourceRequest requests a peering. The consumer creates it; a copy in the provider is \
+           accepted or refused there.",
     status = "ResourceRequestStatus",
     derive = "PartialEq",
     category = "liqo",
@@ -26,7 +26,7 @@ use crate::ClusterIdentity;
         name = "Cluster",
         type_ = "string",
         json_path = ".spec.clusterIdentity.clusterName",
-        description = "The cluster that asks"
+        description = "The requesting cluster"
     ),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(
@@ -39,35 +39,35 @@ use crate::ClusterIdentity;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRequestSpec {
-    /// The cluster that asks.
+    /// The requesting cluster.
     pub cluster_identity: ClusterIdentity,
 
-    /// URL of that cluster's auth service, where this one gets an identity in return.
+    /// URL of that cluster's auth service, which issues an identity to the provider in return.
     #[schemars(schema_with = "crate::schema::auth_url")]
     pub auth_url: String,
 }
 
-/// What the cluster that was asked says.
+/// The decision of the provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceRequestStatus {
-    /// Pending, Accepted or Refused. To accept by hand, set it to Accepted.
+    /// Pending, Accepted or Refused. To accept manually, set it to Accepted.
     #[serde(default)]
     pub state: RequestState,
 
-    /// Why.
+    /// The reasons for the state.
     #[schemars(schema_with = "crate::schema::conditions")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-/// What has become of a request.
+/// State of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RequestState {
-    /// Nobody has decided yet.
+    /// Not decided yet.
     #[default]
     Pending,
-    /// There will be an offer.
+    /// An offer follows.
     Accepted,
-    /// There won't.
+    /// No offer follows.
     Refused,
 }

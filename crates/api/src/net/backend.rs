@@ -1,11 +1,11 @@
-//! How a tunnel is made: its technology and the parameters that the two ends exchange.
+//! Tunnel technology, and the parameters that both ends exchange.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::schema::rule;
 
-/// The technology of a tunnel.
+/// Tunnel technology.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendType {

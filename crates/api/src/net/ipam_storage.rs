@@ -1,4 +1,4 @@
-//! [`IpamStorage`]: what the address service remembers.
+//! [`IpamStorage`]: the state of the address service.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,15 +15,15 @@ use crate::{
     schema::{cidr, disjoint, is_canonical_ip, is_cluster_id, rule, same_size},
 };
 
-/// A part of what the address service remembers: it is spread over several objects.
+/// A part of the state of the address service, which is spread over several objects.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "net.liqo.io",
     version = "v1alpha1",
     kind = "IpamStorage",
-    doc = "IpamStorage is what the address service remembers: this cluster's networks, those of \
-           its peers, and the addresses given to endpoints. It is spread over several objects. \
-           Not for editing by hand.",
+    doc = "IpamStorage holds the state of the address service: the CIDRs of this cluster and of \
+           its peers, and the addresses allocated to endpoints. It is spread over several \
+           objects. Do not edit it.",
     derive = "PartialEq",
     category = "liqo",
     shortname = "ipam",
@@ -59,41 +59,38 @@ pub struct IpamStorageSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prefixes: BTreeMap<String, ByteString>,
 
-    /// Networks from which other clusters' networks are remapped.
+    /// CIDRs from which translated CIDRs of other clusters are allocated.
     #[schemars(schema_with = "crate::schema::cidrs")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<Cidr>,
 
-    /// Networks of and for a peer, by its cluster id.
+    /// CIDRs of each peer, real and translated, by cluster id.
     #[schemars(schema_with = "by_cluster::<Subnets>")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cluster_subnets: BTreeMap<ClusterId, Subnets>,
 
-    /// Network by which this cluster gives addresses to what is not one of its pods.
+    /// ExternalCIDR of this cluster: the addresses of endpoints that are not its pods.
     #[serde(rename = "externalCIDR", skip_serializing_if = "Option::is_none")]
     pub external_cidr: Option<Cidr>,
 
-    /// Addresses given to endpoints that are not pods of this cluster, by the endpoint's own
-    /// address. Each is an `ip` of this cluster's external network and, as keys of
-    /// `clusterMappings`, the ids of the clusters to which the endpoint is reflected, each with the
-    /// `owners` that asked for it.
+    /// Addresses allocated to endpoints that are not pods of this cluster, by the endpoint's real
+    /// address. Each entry has an `ip` of this cluster's ExternalCIDR and `clusterMappings`: by
+    /// cluster id, the `owners` of the mapping for the cluster to which the endpoint is reflected.
     #[schemars(schema_with = "unchecked")]
     #[serde(default, deserialize_with = "readable", skip_serializing_if = "BTreeMap::is_empty")]
     pub endpoint_mappings: BTreeMap<IpAddr, EndpointMapping>,
 
-    /// Addresses of the external network that no endpoint has any more, and that no other one gets
-    /// yet.
-    #[schemars(schema_with = "resting")]
+    /// Freed addresses of the ExternalCIDR in quarantine, not yet available to another endpoint.
+    #[schemars(schema_with = "quarantined_addresses")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub resting: BTreeMap<IpAddr, Resting>,
+    pub resting: BTreeMap<IpAddr, QuarantinedAddress>,
 
-    /// What networks of the peer were called here until a while ago, by that name. No other peer's
-    /// network is called so yet.
-    #[schemars(schema_with = "resting_subnets")]
+    /// Freed translated CIDRs of the peer in quarantine, not yet available to another peer.
+    #[schemars(schema_with = "quarantined_cidrs")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub resting_subnets: BTreeMap<Cidr, RestingSubnet>,
+    pub resting_subnets: BTreeMap<Cidr, QuarantinedCidr>,
 
-    /// Who writes all these objects.
+    /// The process that may write these objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writer: Option<Writer>,
 
@@ -102,16 +99,16 @@ pub struct IpamStorageSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nat_mappings_configured: BTreeMap<ClusterId, ConfiguredCluster>,
 
-    /// Network of this cluster's pods.
+    /// PodCIDR of this cluster.
     #[serde(rename = "podCIDR", skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<Cidr>,
 
-    /// Network of this cluster's services.
+    /// ServiceCIDR of this cluster.
     #[serde(rename = "serviceCIDR", skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<Cidr>,
 }
 
-/// The networks of and for one peer. "None" is: not remapped.
+/// Real and translated CIDRs of one peer. None: not remapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new(format!(
@@ -127,98 +124,99 @@ pub struct IpamStorageSpec {
     .field_path(".remoteNATExternalCIDR")
 )]
 pub struct Subnets {
-    /// What the peer calls this cluster's pods' network. Unset: it has not said yet.
+    /// Translated PodCIDR of this cluster in the peer. Unset: not reported by the peer yet.
     #[serde(rename = "localNATPodCIDR", skip_serializing_if = "Option::is_none")]
     pub local_nat_pod_cidr: Option<NatCidr>,
 
-    /// What the peer calls this cluster's external network. Unset: it has not said yet.
+    /// Translated ExternalCIDR of this cluster in the peer. Unset: not reported by the peer yet.
     #[serde(rename = "localNATExternalCIDR", skip_serializing_if = "Option::is_none")]
     pub local_nat_external_cidr: Option<NatCidr>,
 
-    /// Network of the peer's pods, as the peer calls it.
+    /// Real PodCIDR of the peer.
     #[serde(rename = "remotePodCIDR", skip_serializing_if = "Option::is_none")]
     pub remote_pod_cidr: Option<Cidr>,
 
-    /// External network of the peer, as the peer calls it.
+    /// Real ExternalCIDR of the peer.
     #[serde(rename = "remoteExternalCIDR", skip_serializing_if = "Option::is_none")]
     pub remote_external_cidr: Option<Cidr>,
 
-    /// What this cluster calls the peer's pods' network.
+    /// Translated PodCIDR of the peer in this cluster.
     #[serde(rename = "remoteNATPodCIDR", default)]
     pub remote_nat_pod_cidr: NatCidr,
 
-    /// What this cluster calls the peer's external network.
+    /// Translated ExternalCIDR of the peer in this cluster.
     #[serde(rename = "remoteNATExternalCIDR", default)]
     pub remote_nat_external_cidr: NatCidr,
 }
 
-/// The address given to one endpoint.
+/// The address allocated to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointMapping {
-    /// An address of this cluster's external network.
+    /// The allocated address, of this cluster's ExternalCIDR.
     pub ip: IpAddr,
 
-    /// The clusters to which the endpoint is reflected, by their ids.
+    /// The clusters to which the endpoint is reflected, by cluster id.
     pub cluster_mappings: BTreeMap<ClusterId, ClusterMapping>,
 }
 
-/// Why an address is given to nobody else yet.
+/// A freed address in quarantine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resting {
-    /// The endpoint that had it last. It gets it back when it asks.
+pub struct QuarantinedAddress {
+    /// The last endpoint with this address, which it gets back if it is mapped again.
     pub ip: IpAddr,
 
-    /// Until when: packets to the last endpoint may still be under way.
+    /// End of the quarantine: until then packets to the last endpoint may be in flight.
     pub until: Time,
 }
 
-/// Why a name is given to no other peer yet.
+/// A freed translated CIDR in quarantine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RestingSubnet {
-    /// The network of the peer that had it last. It gets it back when it comes again.
+pub struct QuarantinedCidr {
+    /// The last CIDR of the peer that was translated to it. It gets the translated CIDR back if the
+    /// peer uses it again.
     pub of: Cidr,
 
-    /// Until when: packets to the peer may still be under way.
+    /// End of the quarantine: until then packets to the peer may be in flight.
     pub until: Time,
 }
 
-/// The one process that writes, and what it may be writing to at the moment.
+/// The current writer and the objects of its pending writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Writer {
-    /// The process.
+    /// Id of the process.
     pub holder: String,
 
-    /// How often it has made sure that no other one writes.
+    /// How often it has fenced off the previous writer.
     #[serde(default)]
     pub claims: u32,
 
-    /// Names of the objects that it may be writing to. It says so before it does: whoever writes
-    /// next makes sure that the writes of this one to these objects fail.
+    /// Names of the objects with pending writes, recorded before the writes are sent. The next
+    /// writer makes sure that pending writes of this one fail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open: Vec<String>,
 }
 
-/// What is known of an endpoint that is reflected to a cluster.
+/// The mapping of an endpoint for one cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterMapping {
-    /// The clients of the address service that have asked for it. None: one that has given no name.
+    /// The clients of the address service that own the mapping. Empty: a client without a name.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub owners: BTreeSet<String>,
 }
 
-/// Nothing: the key says it all.
+/// Has no fields: only its key matters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfiguredCluster {}
 
 impl Subnets {
-    /// What this cluster calls the peer's pods' network, once that is known.
-    pub fn our_name_for_pods(&self) -> Option<Cidr> {
+    /// Translated PodCIDR of the peer in this cluster, once its real one is known.
+    pub fn translated_pod_cidr(&self) -> Option<Cidr> {
         Some(self.remote_nat_pod_cidr.or(self.remote_pod_cidr?))
     }
 
-    /// What this cluster calls the peer's external network, once that is known.
-    pub fn our_name_for_external(&self) -> Option<Cidr> {
+    /// Translated ExternalCIDR of the peer in this cluster, once its real one is known.
+    pub fn translated_external_cidr(&self) -> Option<Cidr> {
         Some(self.remote_nat_external_cidr.or(self.remote_external_cidr?))
     }
 }
@@ -244,7 +242,7 @@ fn prefixes(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-fn resting(_: &mut SchemaGenerator) -> Schema {
+fn quarantined_addresses(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "additionalProperties": {
@@ -252,12 +250,14 @@ fn resting(_: &mut SchemaGenerator) -> Schema {
             "required": ["ip", "until"],
             "properties": {
                 "ip": {
-                    "description": "The endpoint that had it last. It gets it back when it asks.",
+                    "description": "The last endpoint with this address, which it gets back if \
+                                    it is mapped again.",
                     "type": "string",
                     "maxLength": 45,
                 },
                 "until": {
-                    "description": "Until when: packets to the last endpoint may still be under way.",
+                    "description": "End of the quarantine: until then packets to the last \
+                                    endpoint may be in flight.",
                     "type": "string",
                     "format": "date-time",
                 },
@@ -273,11 +273,13 @@ fn resting(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-fn resting_subnets(generator: &mut SchemaGenerator) -> Schema {
+fn quarantined_cidrs(generator: &mut SchemaGenerator) -> Schema {
     let mut of = cidr(generator);
     of.insert(
         "description".to_owned(),
-        "The network of the peer that had it last. It gets it back when it comes again.".into(),
+        "The last CIDR of the peer that was translated to it. It gets the translated CIDR back if \
+         the peer uses it again."
+            .into(),
     );
     json_schema!({
         "type": "object",
@@ -287,7 +289,8 @@ fn resting_subnets(generator: &mut SchemaGenerator) -> Schema {
             "properties": {
                 "of": of,
                 "until": {
-                    "description": "Until when: packets to the peer may still be under way.",
+                    "description": "End of the quarantine: until then packets to the peer may \
+                                    be in flight.",
                     "type": "string",
                     "format": "date-time",
                 },
@@ -302,8 +305,8 @@ fn resting_subnets(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Not checked by the API server, which would take as long for that as for all else, at every mapping
-/// made. Nobody but the address service writes it.
+/// Not validated by the API server: that would double the cost of every new mapping, and only the
+/// address service writes it.
 fn unchecked(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -312,7 +315,7 @@ fn unchecked(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// What can be read of it: an entry that somebody has spoiled is no reason to lose the others.
+/// Skips invalid entries, so that one of them does not lose the others.
 fn readable<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<IpAddr, EndpointMapping>, D::Error> {
@@ -328,18 +331,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_called_by_its_own_network_unless_remapped() {
+    fn a_cidr_that_is_not_remapped_is_its_own_translation() {
         let mut subnets = Subnets::default();
-        assert_eq!(subnets.our_name_for_pods(), None);
+        assert_eq!(subnets.translated_pod_cidr(), None);
         subnets.remote_pod_cidr = Some("10.0.0.0/16".parse().unwrap());
-        assert_eq!(subnets.our_name_for_pods(), subnets.remote_pod_cidr);
+        assert_eq!(subnets.translated_pod_cidr(), subnets.remote_pod_cidr);
         subnets.remote_nat_pod_cidr = "10.9.0.0/16".parse().unwrap();
-        let name = subnets.our_name_for_pods().unwrap();
+        let name = subnets.translated_pod_cidr().unwrap();
         assert_eq!(name.to_string(), "10.9.0.0/16");
     }
 
     #[test]
-    fn a_mapping_is_read_as_the_listing_has_it() {
+    fn a_mapping_in_the_documented_form_is_parsed() {
         let spec: IpamStorageSpec = serde_json::from_str(
             r#"{"endpointMappings":
                 {"10.1.0.5": {"ip": "192.168.0.45", "clusterMappings": {"cluster-1": {}}}}}"#,
@@ -352,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_of_the_mappings_is_left_out() {
+    fn invalid_mappings_are_skipped() {
         let spec: IpamStorageSpec = serde_json::from_str(
             r#"{"endpointMappings": {
                 "10.1.0.5": {"ip": "192.168.0.45", "clusterMappings": {"cluster-1": {}}},

@@ -1,4 +1,4 @@
-//! [`NatMapping`]: addresses that another cluster's pods use, and what they stand for.
+//! [`NatMapping`]: translated addresses of endpoints, for the pods of another cluster.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -11,15 +11,15 @@ use crate::{
     schema::{is_canonical_ip, rule},
 };
 
-/// The mappings for one cluster, or a part of them.
+/// All mappings for one cluster, or a part of them.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "net.liqo.io",
     version = "v1alpha1",
     kind = "NatMapping",
-    doc = "NatMapping holds addresses of endpoints and the addresses that stand for them in \
-           another cluster: the gateway translates the latter back. Several objects may be \
-           about one cluster.",
+    doc = "NatMapping maps the real addresses of endpoints to their translated addresses in \
+           another cluster. The gateway translates them back. A cluster may have several \
+           NatMappings.",
     derive = "PartialEq",
     category = "liqo",
     shortname = "natmap",
@@ -36,7 +36,7 @@ pub struct NatMappingSpec {
     ))]
     pub cluster_id: ClusterId,
 
-    /// Addresses that stand for endpoints in that cluster, by the endpoint's own address.
+    /// Translated addresses of endpoints in that cluster, by real address.
     #[schemars(schema_with = "mappings")]
     pub cluster_mappings: BTreeMap<IpAddr, IpAddr>,
 }

@@ -1,5 +1,5 @@
-//! [`NetworkConfig`]: one cluster tells another about its network, and hears what it is called
-//! there.
+//! [`NetworkConfig`]: the CIDRs and gateway of a cluster, sent to a peer, which answers with the
+//! translated CIDRs.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -12,15 +12,15 @@ use crate::{
     schema::{disjoint, same_size},
 };
 
-/// The network of the cluster that sends it.
+/// CIDRs and gateway of the sending cluster.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "net.liqo.io",
     version = "v1alpha1",
     kind = "NetworkConfig",
     namespaced,
-    doc = "NetworkConfig is what a cluster tells another about its network. Its status says \
-           whether the other one had to remap it.",
+    doc = "NetworkConfig holds the CIDRs and the gateway of a cluster, for one peer. In its \
+           status the peer records the translated CIDRs.",
     status = "NetworkConfigStatus",
     derive = "PartialEq",
     category = "liqo",
@@ -29,21 +29,21 @@ use crate::{
         name = "Cluster ID",
         type_ = "string",
         json_path = ".spec.clusterID",
-        description = "The cluster that it is for"
+        description = "The receiving cluster"
     ),
     printcolumn(name = "Pods", type_ = "string", json_path = ".spec.podCIDR"),
     printcolumn(
         name = "Pods NAT",
         type_ = "string",
         json_path = ".status.podCIDRNAT",
-        description = "What the pods' network is called there"
+        description = "Translated PodCIDR in the receiving cluster"
     ),
     printcolumn(name = "External", type_ = "string", json_path = ".spec.externalCIDR"),
     printcolumn(
         name = "External NAT",
         type_ = "string",
         json_path = ".status.externalCIDRNAT",
-        description = "What the external network is called there"
+        description = "Translated ExternalCIDR in the receiving cluster"
     ),
     printcolumn(name = "Endpoint", type_ = "string", json_path = ".spec.endpointIP"),
     printcolumn(name = "Processed", type_ = "boolean", json_path = ".status.processed"),
@@ -66,59 +66,60 @@ use crate::{
     .field_path(".externalCIDR"))]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkConfigSpec {
-    /// The cluster that it is for.
+    /// Id of the receiving cluster.
     #[serde(rename = "clusterID")]
     #[x_kube(validation = Rule::new("self == oldSelf").message(
         "clusterID is immutable: another cluster needs another NetworkConfig"
     ))]
     pub cluster_id: ClusterId,
 
-    /// Network of the sender's pods.
+    /// PodCIDR of the sender.
     #[serde(rename = "podCIDR")]
     pub pod_cidr: Cidr,
 
-    /// Network by which the sender gives addresses to what is not one of its pods.
+    /// ExternalCIDR of the sender: the addresses of endpoints that are not its pods.
     #[serde(rename = "externalCIDR")]
     pub external_cidr: Cidr,
 
-    /// Public address of the sender's gateway.
+    /// Public IP address of the sender's gateway.
     #[serde(rename = "endpointIP")]
     #[schemars(schema_with = "crate::schema::ip")]
     pub endpoint_ip: IpAddr,
 
-    /// Technology of the tunnel.
+    /// Tunnel technology.
     pub backend_type: BackendType,
 
-    /// Parameters of the tunnel. With wireguard: publicKey and port.
+    /// Tunnel parameters. With wireguard: publicKey and port.
     #[serde(rename = "backend_config")]
     #[schemars(schema_with = "backend::config")]
     pub backend_config: BTreeMap<String, String>,
 }
 
-/// What the cluster that got it made of it.
+/// The answer of the receiving cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new(
     "!self.processed || (has(self.podCIDRNAT) && has(self.externalCIDRNAT))"
 ).message("processed needs podCIDRNAT and externalCIDRNAT, if only None").field_path(".processed"))]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkConfigStatus {
-    /// Whether that cluster has chosen its names for these networks.
+    /// Whether the receiving cluster has chosen the translated CIDRs.
     #[serde(default)]
     pub processed: bool,
 
-    /// What the pods' network is called there: None, or the network it is remapped to.
+    /// Translated PodCIDR in the receiving cluster; None if it is not remapped.
     #[serde(rename = "podCIDRNAT", skip_serializing_if = "Option::is_none")]
     pub pod_cidr_nat: Option<NatCidr>,
 
-    /// What the external network is called there: None, or the network it is remapped to.
+    /// Translated ExternalCIDR in the receiving cluster; None if it is not remapped.
     #[serde(rename = "externalCIDRNAT", skip_serializing_if = "Option::is_none")]
     pub external_cidr_nat: Option<NatCidr>,
 
-    /// The pods' network that this was said of. Where it is another one by now, this is no answer.
+    /// The PodCIDR that this status refers to. If spec.podCIDR has changed since, the status is
+    /// stale.
     #[serde(rename = "podCIDR", skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<Cidr>,
 
-    /// The external network that this was said of.
+    /// The ExternalCIDR that this status refers to.
     #[serde(rename = "externalCIDR", skip_serializing_if = "Option::is_none")]
     pub external_cidr: Option<Cidr>,
 }

@@ -1,4 +1,4 @@
-//! [`TunnelEndpoint`]: what it takes to reach another cluster's network, merged from both
+//! [`TunnelEndpoint`]: the connection to another cluster's network, merged from both
 //! NetworkConfigs.
 
 use std::{collections::BTreeMap, net::IpAddr};
@@ -13,15 +13,15 @@ use crate::{
     schema::{disjoint, same_size},
 };
 
-/// The other cluster's end.
+/// The remote end of the tunnel.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "net.liqo.io",
     version = "v1alpha1",
     kind = "TunnelEndpoint",
     namespaced,
-    doc = "TunnelEndpoint is the connection to another cluster: its networks, what each side \
-           calls them, and the tunnel.",
+    doc = "TunnelEndpoint is the network connection to another cluster: the real and translated \
+           CIDRs of both sides, and the tunnel.",
     status = "TunnelEndpointStatus",
     derive = "PartialEq",
     category = "liqo",
@@ -33,7 +33,7 @@ use crate::{
         name = "Pods NAT",
         type_ = "string",
         json_path = ".status.remoteNATPodCIDR",
-        description = "What this cluster calls the other's pods' network"
+        description = "Translated PodCIDR of the other cluster in this one"
     ),
     printcolumn(
         name = "Connection",
@@ -65,37 +65,37 @@ use crate::{
     .field_path(".externalCIDR"))]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelEndpointSpec {
-    /// The other cluster.
+    /// Id of the other cluster.
     #[serde(rename = "clusterID")]
     #[x_kube(validation = Rule::new("self == oldSelf").message(
         "clusterID is immutable: another cluster needs another TunnelEndpoint"
     ))]
     pub cluster_id: ClusterId,
 
-    /// Network of the other cluster's pods, as that cluster calls it.
+    /// Real PodCIDR of the other cluster.
     #[serde(rename = "podCIDR")]
     pub pod_cidr: Cidr,
 
-    /// External network of the other cluster, as that cluster calls it.
+    /// Real ExternalCIDR of the other cluster.
     #[serde(rename = "externalCIDR")]
     pub external_cidr: Cidr,
 
-    /// Public address of the other cluster's gateway.
+    /// Public IP address of the other cluster's gateway.
     #[serde(rename = "endpointIP")]
     #[schemars(schema_with = "crate::schema::ip")]
     pub endpoint_ip: IpAddr,
 
-    /// Technology of the tunnel.
+    /// Tunnel technology.
     pub backend_type: BackendType,
 
-    /// The other cluster's parameters of the tunnel. With wireguard: publicKey and port.
+    /// Tunnel parameters of the other cluster. With wireguard: publicKey and port.
     #[serde(rename = "backend_config")]
     #[schemars(schema_with = "backend::config")]
     pub backend_config: BTreeMap<String, String>,
 }
 
-/// This cluster's end, and the tunnel. Every field can be left out, since several components each
-/// apply their own.
+/// The local end and the state of the tunnel. All fields are optional, since several components
+/// each apply their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new(format!(
@@ -113,77 +113,74 @@ pub struct TunnelEndpointSpec {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelEndpointStatus {
-    /// How far the connection has come.
+    /// Phase of the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
 
-    /// Network of this cluster's pods.
+    /// Real PodCIDR of this cluster.
     #[serde(rename = "localPodCIDR", skip_serializing_if = "Option::is_none")]
     pub local_pod_cidr: Option<Cidr>,
 
-    /// What the other cluster calls this one's pods' network: None, or the network it is
-    /// remapped to.
+    /// Translated PodCIDR of this cluster in the other one; None if it is not remapped.
     #[schemars(default = "not_remapped")]
     #[serde(rename = "localNATPodCIDR", skip_serializing_if = "Option::is_none")]
     pub local_nat_pod_cidr: Option<NatCidr>,
 
-    /// What this cluster calls the other's pods' network: None, or the network it is remapped to.
+    /// Translated PodCIDR of the other cluster in this one; None if it is not remapped.
     #[schemars(default = "not_remapped")]
     #[serde(rename = "remoteNATPodCIDR", skip_serializing_if = "Option::is_none")]
     pub remote_nat_pod_cidr: Option<NatCidr>,
 
-    /// External network of this cluster.
+    /// Real ExternalCIDR of this cluster.
     #[serde(rename = "localExternalCIDR", skip_serializing_if = "Option::is_none")]
     pub local_external_cidr: Option<Cidr>,
 
-    /// What the other cluster calls this one's external network: None, or the network it is
-    /// remapped to.
+    /// Translated ExternalCIDR of this cluster in the other one; None if it is not remapped.
     #[schemars(default = "not_remapped")]
     #[serde(rename = "localNATExternalCIDR", skip_serializing_if = "Option::is_none")]
     pub local_nat_external_cidr: Option<NatCidr>,
 
-    /// What this cluster calls the other's external network: None, or the network it is
-    /// remapped to.
+    /// Translated ExternalCIDR of the other cluster in this one; None if it is not remapped.
     #[schemars(default = "not_remapped")]
     #[serde(rename = "remoteNATExternalCIDR", skip_serializing_if = "Option::is_none")]
     pub remote_nat_external_cidr: Option<NatCidr>,
 
-    /// Address of the other cluster's gateway that the tunnel uses.
+    /// IP address of the other cluster's gateway that the tunnel uses.
     #[schemars(schema_with = "crate::schema::ip")]
     #[serde(rename = "remoteTunnelPublicIP", default, skip_serializing_if = "Option::is_none")]
     pub remote_tunnel_public_ip: Option<IpAddr>,
 
-    /// Public address of this cluster's gateway.
+    /// Public IP address of this cluster's gateway.
     #[schemars(schema_with = "crate::schema::ip")]
     #[serde(rename = "localTunnelPublicIP", default, skip_serializing_if = "Option::is_none")]
     pub local_tunnel_public_ip: Option<IpAddr>,
 
-    /// Index of the tunnel's interface, on the gateway.
+    /// Index of the tunnel interface in the gateway.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     #[serde(rename = "tunnelIFaceIndex", skip_serializing_if = "Option::is_none")]
     pub tunnel_iface_index: Option<u32>,
 
-    /// Name of the tunnel's interface, on the gateway.
+    /// Name of the tunnel interface in the gateway.
     #[schemars(length(min = 1, max = 15))]
     #[serde(rename = "tunnelIFaceName", skip_serializing_if = "Option::is_none")]
     pub tunnel_iface_name: Option<String>,
 
-    /// Index of the interface that leads from the gateway's node to the gateway.
+    /// Index of the veth interface from the gateway's node to the gateway.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     #[serde(rename = "vethIFaceIndex", skip_serializing_if = "Option::is_none")]
     pub veth_iface_index: Option<u32>,
 
-    /// Name of the interface that leads from the gateway's node to the gateway.
+    /// Name of the veth interface from the gateway's node to the gateway.
     #[schemars(length(min = 1, max = 15))]
     #[serde(rename = "vethIFaceName", skip_serializing_if = "Option::is_none")]
     pub veth_iface_name: Option<String>,
 
-    /// Address of the node with the active gateway.
+    /// IP address of the node of the active gateway.
     #[schemars(schema_with = "crate::schema::ip")]
     #[serde(rename = "gatewayIP", default, skip_serializing_if = "Option::is_none")]
     pub gateway_ip: Option<IpAddr>,
 
-    /// The tunnel.
+    /// State of the tunnel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<Connection>,
 }
@@ -196,11 +193,11 @@ pub struct Connection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<ConnectionStatus>,
 
-    /// What that means, in words for people.
+    /// Human-readable details.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_message: Option<String>,
 
-    /// Parameters that the tunnel runs with.
+    /// Current tunnel parameters.
     #[schemars(schema_with = "backend::config")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peer_configuration: BTreeMap<String, String>,
@@ -210,11 +207,11 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ConnectionStatus {
-    /// It does.
+    /// Packets pass in both directions.
     Connected,
-    /// Not yet.
+    /// No packet has passed yet.
     Connecting,
-    /// It does not.
+    /// Packets do not pass; the message has the cause.
     Error,
 }
 

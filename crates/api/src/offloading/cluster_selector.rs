@@ -1,5 +1,5 @@
-//! The schema of a cluster selector. It is the node selector of a pod's affinity, and becomes
-//! one: what is wrong in it has to be refused here, or else every pod of the namespace is.
+//! The schema of a cluster selector. It becomes the node selector in the affinity of pods, so an
+//! invalid selector that is not refused here would make every pod of the namespace invalid.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
@@ -17,11 +17,11 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
                 "maxItems": 16,
                 "x-kubernetes-list-type": "atomic",
                 "items": {
-                    "description": "Selects a cluster if all of its requirements hold.",
+                    "description": "Selects a cluster if all its requirements are met.",
                     "type": "object",
                     "properties": {
                         "matchExpressions": requirements(
-                            "What has to hold of the virtual node's labels.",
+                            "Requirements for the labels of the virtual node.",
                             &[
                                 rule(
                                     &format!("self.all(r, {})", is_qualified_name("r.key")),
@@ -47,7 +47,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
                             ],
                         ),
                         "matchFields": requirements(
-                            "What has to hold of the virtual node's fields.",
+                            "Requirements for the fields of the virtual node.",
                             &[rule(
                                 "self.all(r, r.key == 'metadata.name' \
                                  && r.operator in ['In', 'NotIn'] \
@@ -79,12 +79,12 @@ fn requirements(description: &str, rules: &[serde_json::Value]) -> serde_json::V
                     "maxLength": 317,
                 },
                 "operator": {
-                    "description": "How the values are compared.",
+                    "description": "Comparison operator.",
                     "type": "string",
                     "enum": ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"],
                 },
                 "values": {
-                    "description": "What to compare with.",
+                    "description": "Values to compare with.",
                     "type": "array",
                     "maxItems": 64,
                     "x-kubernetes-list-type": "atomic",

@@ -1,4 +1,4 @@
-//! `offloading.liqo.io`: which namespaces reach into other clusters.
+//! `offloading.liqo.io`: offloaded namespaces.
 
 mod cluster_selector;
 mod namespace_offloading;

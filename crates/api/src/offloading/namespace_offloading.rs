@@ -1,4 +1,4 @@
-//! [`NamespaceOffloading`]: how a namespace reaches into other clusters.
+//! [`NamespaceOffloading`]: the extension of a namespace to other clusters.
 
 use k8s_openapi::{api::core::v1::NodeSelector, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{CustomResource, KubeSchema};
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use super::cluster_selector;
 use crate::ClusterId;
 
-/// How the namespace reaches into other clusters.
+/// How and where the namespace is offloaded.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "offloading.liqo.io",
     version = "v1alpha1",
     kind = "NamespaceOffloading",
     namespaced,
-    doc = "NamespaceOffloading lets the namespace it is in reach into other clusters. There is \
-           at most one in a namespace, called offloading.",
+    doc = "NamespaceOffloading extends its namespace to other clusters. There is at most one in a \
+           namespace, named offloading.",
     status = "NamespaceOffloadingStatus",
     derive = "PartialEq",
     category = "liqo",
@@ -31,19 +31,19 @@ use crate::ClusterId;
         name = "Naming",
         type_ = "string",
         json_path = ".spec.namespaceMappingStrategy",
-        description = "How the namespaces in other clusters are called"
+        description = "Naming of the twin namespaces in other clusters"
     ),
     printcolumn(
         name = "Clusters",
         type_ = "string",
         json_path = ".status.clusters[*].clusterID",
-        description = "The clusters it reaches into"
+        description = "The clusters with a twin namespace"
     ),
     printcolumn(
         name = "Ready",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",
-        description = "Whether the namespace is there in all of them"
+        description = "Whether all twin namespaces exist"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name == 'offloading'").message(
@@ -66,15 +66,15 @@ use crate::ClusterId;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceOffloadingSpec {
-    /// How the namespaces in other clusters are called: DefaultName (this one's name, '-' and
-    /// this cluster's name), EnforceSameName or SelectedName (remoteNamespaceName).
+    /// Naming of the twin namespaces in other clusters: DefaultName (name of this namespace, '-'
+    /// and name of this cluster), EnforceSameName or SelectedName (remoteNamespaceName).
     #[serde(default)]
     #[x_kube(validation = Rule::new("self == oldSelf").message(
         "namespaceMappingStrategy is immutable: delete the NamespaceOffloading and make another"
     ))]
     pub namespace_mapping_strategy: NamespaceMappingStrategy,
 
-    /// Name of the namespaces in other clusters, with SelectedName.
+    /// Name of the twin namespaces in other clusters, with SelectedName.
     #[schemars(schema_with = "crate::schema::namespace")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self == oldSelf").message(
@@ -82,26 +82,26 @@ pub struct NamespaceOffloadingSpec {
     ))]
     pub remote_namespace_name: Option<String>,
 
-    /// Where pods may run: Local (only here; services and the rest are reflected), Remote (only
-    /// in other clusters) or LocalAndRemote.
+    /// Where pods may run: Local (only in this cluster; Services, endpoints, ConfigMaps and Secrets
+    /// are reflected), Remote (only in other clusters) or LocalAndRemote.
     #[serde(default)]
     pub pod_offloading_strategy: PodOffloadingStrategy,
 
-    /// Which clusters, by the labels of their virtual nodes. Unset: all.
+    /// Selects the clusters by the labels of their virtual nodes. Unset: all clusters.
     #[schemars(schema_with = "cluster_selector::schema")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<NodeSelector>,
 }
 
-/// How the namespaces in other clusters are called.
+/// Naming of the twin namespaces in other clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum NamespaceMappingStrategy {
     /// `<namespace>-<home cluster name>`.
     #[default]
     DefaultName,
-    /// As the namespace is called here.
+    /// The same name.
     EnforceSameName,
-    /// As `remoteNamespaceName` says.
+    /// The name in `remoteNamespaceName`.
     SelectedName,
 }
 
@@ -112,35 +112,35 @@ pub enum PodOffloadingStrategy {
     Local,
     /// Only in other clusters.
     Remote,
-    /// Wherever the scheduler puts them.
+    /// In any cluster, as the scheduler decides.
     #[default]
     LocalAndRemote,
 }
 
-/// What has become of it.
+/// State of the offloading.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 pub struct NamespaceOffloadingStatus {
-    /// The clusters that the namespace reaches into.
+    /// The clusters with a twin namespace.
     #[schemars(length(max = 1024))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["clusterID".into()]))]
     pub clusters: Vec<OffloadedCluster>,
 
-    /// Ready: the namespace is there in all of them.
+    /// Ready: all twin namespaces exist.
     #[schemars(schema_with = "crate::schema::conditions")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-/// The namespace in one other cluster.
+/// The twin namespace in one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OffloadedCluster {
-    /// The other cluster.
+    /// Id of the other cluster.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
 
-    /// Name of the namespace there.
+    /// Name of the twin namespace.
     #[schemars(schema_with = "crate::schema::namespace")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_namespace_name: Option<String>,
@@ -148,21 +148,21 @@ pub struct OffloadedCluster {
     /// Pending, Ready, Failed or Terminating.
     pub phase: OffloadingPhase,
 
-    /// Why, in words for people.
+    /// Human-readable reason of the phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// Whether a twin namespace is there.
+/// Phase of a twin namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OffloadingPhase {
-    /// Not yet.
+    /// Not created yet.
     Pending,
-    /// It is.
+    /// It exists.
     Ready,
-    /// It can't be made.
+    /// It can't be created.
     Failed,
-    /// It is on its way out.
+    /// It is being deleted.
     Terminating,
 }
 
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_spec_has_the_defaults() {
+    fn an_empty_spec_has_all_defaults() {
         let spec: NamespaceOffloadingSpec = serde_json::from_str("{}").unwrap();
         assert_eq!(spec, NamespaceOffloadingSpec::default());
         assert_eq!(spec.pod_offloading_strategy, PodOffloadingStrategy::LocalAndRemote);

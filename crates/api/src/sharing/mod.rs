@@ -1,4 +1,4 @@
-//! `sharing.liqo.io`: what one cluster offers to another.
+//! `sharing.liqo.io`: resources offered to other clusters.
 
 mod resource_offer;
 

@@ -12,15 +12,15 @@ use crate::{
     schema::{is_qualified_name, rule},
 };
 
-/// What is offered.
+/// The offered resources.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "sharing.liqo.io",
     version = "v1alpha1",
     kind = "ResourceOffer",
     namespaced,
-    doc = "ResourceOffer is what a cluster offers to another. It is made by the cluster that \
-           has the resources and copied to the one that asked, where it sizes the virtual node.",
+    doc = "ResourceOffer holds the resources that a cluster offers to another. The provider \
+           creates it; a copy in the consumer determines the capacity of the virtual node.",
     status = "ResourceOfferStatus",
     derive = "PartialEq",
     category = "liqo",
@@ -31,7 +31,7 @@ use crate::{
         name = "Cluster ID",
         type_ = "string",
         json_path = ".spec.clusterID",
-        description = "The cluster that offers"
+        description = "The offering cluster"
     ),
     printcolumn(name = "CPU", type_ = "string", json_path = ".spec.resourceQuota.hard.cpu"),
     printcolumn(name = "Memory", type_ = "string", json_path = ".spec.resourceQuota.hard.memory"),
@@ -40,28 +40,28 @@ use crate::{
         name = "Node",
         type_ = "string",
         json_path = ".status.virtualNode",
-        description = "The virtual node that stands for the offer"
+        description = "The virtual node of the offer"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceOfferSpec {
-    /// The cluster that offers.
+    /// Id of the offering cluster.
     #[serde(rename = "clusterID")]
     #[x_kube(validation = Rule::new("self == oldSelf").message(
         "clusterID is immutable: another cluster needs another ResourceOffer"
     ))]
     pub cluster_id: ClusterId,
 
-    /// How much is offered.
+    /// The offered amounts.
     pub resource_quota: ResourceQuota,
 
-    /// Labels that the virtual node gets.
+    /// Labels of the virtual node.
     #[schemars(schema_with = "crate::schema::labels")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 
-    /// Storage classes that volumes of offloaded pods can have.
+    /// Storage classes for volumes of offloaded pods.
     #[schemars(length(max = 128))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(
@@ -72,33 +72,33 @@ pub struct ResourceOfferSpec {
     )]
     pub storage_classes: Vec<StorageClass>,
 
-    /// Set when the offer is withdrawn: from then on it takes no more pods.
+    /// Time of the withdrawal of the offer. From then on it accepts no new pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<Time>,
 }
 
-/// An amount of resources.
+/// Amounts of resources.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceQuota {
-    /// Quantities by the name of the resource, such as cpu, memory and pods.
+    /// Quantities by resource name, such as cpu, memory and pods.
     #[schemars(schema_with = "quantities")]
     pub hard: BTreeMap<String, Quantity>,
 }
 
-/// A storage class of the cluster that offers.
+/// A storage class of the offering cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StorageClass {
-    /// Name of the StorageClass there.
+    /// Name of the StorageClass in the offering cluster.
     #[schemars(schema_with = "crate::schema::object_name")]
     pub storage_class_name: String,
 
-    /// Whether it is the default one there.
+    /// Whether it is the default StorageClass there.
     #[serde(default)]
     pub default: bool,
 }
 
-/// What the cluster that asked says.
+/// The decision of the receiving cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceOfferStatus {
@@ -106,21 +106,21 @@ pub struct ResourceOfferStatus {
     #[serde(default)]
     pub phase: OfferPhase,
 
-    /// Name of the virtual node that stands for the offer.
+    /// Name of the virtual node of the offer.
     #[schemars(schema_with = "crate::schema::object_name")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_node: Option<String>,
 }
 
-/// What has become of an offer.
+/// Phase of an offer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OfferPhase {
-    /// Nobody has decided yet.
+    /// Not decided yet.
     #[default]
     Pending,
-    /// There is, or will be, a virtual node.
+    /// It has or gets a virtual node.
     Accepted,
-    /// There won't.
+    /// It gets no virtual node.
     Refused,
 }
 

@@ -1,4 +1,4 @@
-//! `virtualkubelet.liqo.io`: what offloading and reflection keep in the cluster that hosts.
+//! `virtualkubelet.liqo.io`: objects of offloading and reflection in the remote cluster.
 
 mod namespace_map;
 mod shadow_endpoint_slice;

@@ -1,4 +1,4 @@
-//! [`NamespaceMap`]: which namespace of one cluster is which in another.
+//! [`NamespaceMap`]: the twin namespaces of offloaded namespaces.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::{LABEL, rule};
 
-/// The namespaces that are wanted.
+/// The desired twin namespaces.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "virtualkubelet.liqo.io",
     version = "v1alpha1",
     kind = "NamespaceMap",
     namespaced,
-    doc = "NamespaceMap says which namespace of the home cluster is which in the remote one. It \
-           is made by the home cluster and copied to the remote one, which makes the namespaces.",
+    doc = "NamespaceMap maps namespaces of the home cluster to their twins in the remote one. The \
+           home cluster creates it; from a copy, the remote cluster creates the twin namespaces.",
     status = "NamespaceMapStatus",
     derive = "PartialEq",
     category = "liqo",
@@ -25,25 +25,25 @@ use crate::schema::{LABEL, rule};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMapSpec {
-    /// Namespaces of the remote cluster, by the namespace of the home cluster.
+    /// Names of the twin namespaces, by namespace of the home cluster.
     #[schemars(schema_with = "desired")]
-    // Written even if empty: applied without its only field, spec would become null.
+    // Serialized even if empty: applied without its only field, spec would become null.
     #[serde(default)]
     pub desired_mapping: BTreeMap<String, String>,
 }
 
-/// The namespaces that are there.
+/// The state of the twin namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMapStatus {
-    /// What has become of each namespace, by the namespace of the home cluster.
+    /// State of each twin namespace, by namespace of the home cluster.
     #[schemars(schema_with = "current")]
-    // Written even if empty, as above.
+    // Serialized even if empty, as above.
     #[serde(default)]
     pub current_mapping: BTreeMap<String, RemoteNamespace>,
 }
 
-/// A namespace of the remote cluster.
+/// A twin namespace in the remote cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemoteNamespace {
@@ -51,22 +51,22 @@ pub struct RemoteNamespace {
     #[schemars(schema_with = "crate::schema::namespace")]
     pub remote_namespace: String,
 
-    /// Accepted (it is there), Refused (it can't be made) or Terminating.
+    /// Accepted (it exists), Refused (it can't be created) or Terminating.
     pub phase: MappingPhase,
 
-    /// Why, in words for people.
+    /// Human-readable reason of the phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What has become of a namespace.
+/// Phase of a twin namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MappingPhase {
-    /// It is there.
+    /// It exists.
     Accepted,
-    /// It can't be made: somebody else has one of this name, or it is not allowed.
+    /// It can't be created: the name is taken or not allowed.
     Refused,
-    /// It is on its way out.
+    /// It is being deleted.
     Terminating,
 }
 

@@ -1,4 +1,4 @@
-//! [`ShadowEndpointSlice`]: endpoints of the home cluster, as the remote one is to know them.
+//! [`ShadowEndpointSlice`]: endpoints of the home cluster, for the remote one.
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort};
 use kube::{CustomResource, KubeSchema};
@@ -15,9 +15,9 @@ use crate::schema::rule;
     version = "v1alpha1",
     kind = "ShadowEndpointSlice",
     namespaced,
-    doc = "ShadowEndpointSlice is an EndpointSlice of the home cluster in the remote one, which \
-           makes an EndpointSlice of it and takes its endpoints out of service while the home \
-           cluster can't be reached.",
+    doc = "ShadowEndpointSlice is an EndpointSlice of the home cluster in the remote one. The \
+           remote cluster creates an EndpointSlice from it, with endpoints that are not ready \
+           while the home cluster is unreachable.",
     derive = "PartialEq",
     category = "liqo",
     shortname = "seps",
@@ -36,11 +36,11 @@ use crate::schema::rule;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 pub struct ShadowEndpointSliceSpec {
-    /// The EndpointSlice to make.
+    /// The EndpointSlice to create.
     pub template: EndpointSliceTemplate,
 }
 
-/// What an EndpointSlice says of its endpoints.
+/// Addresses, conditions and ports of an EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new(
     "self.endpoints.all(e, e.addresses.all(a, isIP(a) \
@@ -48,7 +48,7 @@ pub struct ShadowEndpointSliceSpec {
 ).message("every address of endpoints must be of the addressType").field_path(".endpoints"))]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointSliceTemplate {
-    /// Kind of the addresses: IPv4 or IPv6.
+    /// Address family: IPv4 or IPv6.
     #[x_kube(validation = Rule::new("self == oldSelf").message(
         "addressType is immutable, as in an EndpointSlice"
     ))]
@@ -58,23 +58,23 @@ pub struct EndpointSliceTemplate {
     #[schemars(schema_with = "endpoints")]
     pub endpoints: Vec<Endpoint>,
 
-    /// The ports that each of them has.
+    /// The ports of every endpoint.
     #[schemars(schema_with = "ports")]
     #[serde(default)]
     pub ports: Vec<EndpointPort>,
 }
 
-/// Kind of the addresses in an EndpointSlice.
+/// Address family of an EndpointSlice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AddressType {
-    /// Version 4.
+    /// IPv4 addresses.
     IPv4,
-    /// Version 6.
+    /// IPv6 addresses.
     IPv6,
 }
 
 impl AddressType {
-    /// As an EndpointSlice has it.
+    /// The value in an EndpointSlice.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::IPv4 => "IPv4",
@@ -104,16 +104,16 @@ fn endpoints(_: &mut SchemaGenerator) -> Schema {
                     "description": "State of the endpoint.",
                     "type": "object",
                     "properties": {
-                        "ready": boolean("Whether it takes traffic. Unset is true."),
-                        "serving": boolean("Like ready, but true while terminating too."),
-                        "terminating": boolean("Whether it is on its way out."),
+                        "ready": boolean("Whether it receives traffic. Unset is true."),
+                        "serving": boolean("Like ready, but also true while terminating."),
+                        "terminating": boolean("Whether it is terminating."),
                     },
                 },
-                "hostname": string("Name of the endpoint in DNS.", 63),
-                "nodeName": string("Node that the endpoint is on.", 253),
-                "zone": string("Zone that the endpoint is in.", 253),
+                "hostname": string("Host name of the endpoint in DNS.", 63),
+                "nodeName": string("Node of the endpoint.", 253),
+                "zone": string("Zone of the endpoint.", 253),
                 "hints": {
-                    "description": "Who should use the endpoint.",
+                    "description": "Preferred consumers of the endpoint.",
                     "type": "object",
                     "properties": {
                         "forZones": named("Zones that should use it."),
@@ -121,7 +121,7 @@ fn endpoints(_: &mut SchemaGenerator) -> Schema {
                     },
                 },
                 "targetRef": {
-                    "description": "The object that the endpoint is, such as a pod.",
+                    "description": "The object behind the endpoint, such as a pod.",
                     "type": "object",
                     "x-kubernetes-map-type": "atomic",
                     "properties": {
@@ -148,7 +148,7 @@ fn ports(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "properties": {
                 "name": {
-                    "description": "Name of the port. Unset or empty is a name too.",
+                    "description": "Name of the port. Unset and empty count as the same name.",
                     "type": "string",
                     "maxLength": 63,
                     "x-kubernetes-validations": [rule(
@@ -158,7 +158,7 @@ fn ports(_: &mut SchemaGenerator) -> Schema {
                     )],
                 },
                 "port": {
-                    "description": "Number of the port. Unset: all of them.",
+                    "description": "Port number. Unset: all ports.",
                     "type": "integer",
                     "format": "int32",
                     "minimum": 1,
@@ -169,7 +169,7 @@ fn ports(_: &mut SchemaGenerator) -> Schema {
                     "type": "string",
                     "enum": ["TCP", "UDP", "SCTP"],
                 },
-                "appProtocol": string("Protocol of the application.", 317),
+                "appProtocol": string("Application protocol.", 317),
             },
         },
         "x-kubernetes-validations": [rule(
@@ -197,7 +197,7 @@ fn named(description: &str) -> Value {
         "items": {
             "type": "object",
             "required": ["name"],
-            "properties": { "name": string("Its name.", 253) },
+            "properties": { "name": string("Name of the zone or node.", 253) },
         },
     })
 }

@@ -1,4 +1,4 @@
-//! [`ShadowPod`]: a pod that the cluster which hosts it keeps up.
+//! [`ShadowPod`]: an offloaded pod that the remote cluster keeps running.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::{CustomResource, KubeSchema};
@@ -6,15 +6,15 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The pod that is wanted.
+/// The desired pod.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "virtualkubelet.liqo.io",
     version = "v1alpha1",
     kind = "ShadowPod",
     namespaced,
-    doc = "ShadowPod is an offloaded pod in the cluster that hosts it. As long as it is there, so \
-           is the pod of the same name, even while the home cluster can't be reached.",
+    doc = "ShadowPod is an offloaded pod in the remote cluster, which keeps a pod of the same name \
+           running, even while the home cluster is unreachable.",
     derive = "PartialEq",
     category = "liqo",
     shortname = "sp",
@@ -22,23 +22,22 @@ use serde_json::Value;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 pub struct ShadowPodSpec {
-    /// The pod's spec, as in a Pod.
+    /// The spec of the pod, as in a Pod.
     #[schemars(schema_with = "pod")]
     pub pod: Value,
 }
 
 impl ShadowPodSpec {
-    /// The pod, as far as this version of Kubernetes' types know it. Fails where it is none: that
-    /// is one bad pod, and no reason to stop reading the others.
+    /// The pod as a typed spec, without fields unknown to this version. It fails only for this pod:
+    /// the others of a list are still read.
     pub fn typed(&self) -> Result<PodSpec, serde_json::Error> {
         PodSpec::deserialize(&self.pod)
     }
 }
 
-/// Only what every pod has. The API server checks the rest when the pod itself is made. A full
-/// schema would be that of one version of Kubernetes: a field that is younger would be dropped
-/// without a word, as it would by a typed `pod` above. It would also be larger than all other
-/// definitions together.
+/// Only the fields of every pod. The API server validates the others when the pod is created. A
+/// full schema would be that of one Kubernetes version: newer fields would be dropped silently, as
+/// with a typed `pod` above. It would also be larger than all other CRDs together.
 fn pod(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_of_later_kubernetes_is_kept() {
+    fn unknown_fields_are_kept() {
         let pod = json!({ "containers": [{ "name": "web", "later": 1 }], "later": 2 });
         let spec: ShadowPodSpec = serde_json::from_value(json!({ "pod": pod })).unwrap();
         assert_eq!(spec.typed().unwrap().containers[0].name, "web");
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_is_an_error_of_its_own() {
+    fn an_invalid_pod_fails_only_in_typed() {
         let pod = json!({ "containers": [{ "name": "web", "ports": "all" }] });
         let spec: ShadowPodSpec = serde_json::from_value(json!({ "pod": pod })).unwrap();
         assert!(spec.typed().is_err());

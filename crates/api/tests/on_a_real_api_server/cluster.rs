@@ -1,4 +1,4 @@
-//! One API server with our definitions for all tests, and how they talk to it.
+//! One API server with the CRDs for all tests, and helpers to use it.
 
 use std::{error::Error, fs, path::Path};
 
@@ -15,12 +15,12 @@ use tombolo_testbed::{Cluster, ClusterSpec, Testbed, eventually};
 
 pub type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// Held by whoever makes the one ClusterConfig that there can be.
+/// Held while a test uses the only ClusterConfig.
 pub static CLUSTER_CONFIG: Mutex<()> = Mutex::const_new(());
 
 static BED: OnceCell<Testbed> = OnceCell::const_new();
 
-/// The cluster, with the definitions of `crds/` applied.
+/// The cluster, with the CRDs of `crds/` applied.
 pub async fn cluster() -> Result<&'static Cluster> {
     let bed = BED
         .get_or_try_init(|| async {
@@ -33,12 +33,12 @@ pub async fn cluster() -> Result<&'static Cluster> {
     Ok(bed.cluster("api"))
 }
 
-/// A client of its own for each test: it belongs to the test's runtime.
+/// A client for one test: it belongs to the test's runtime.
 pub async fn client() -> Result<Client> {
     Ok(cluster().await?.client().await?)
 }
 
-/// The documents of each file in a directory of this crate, by the name of the file.
+/// The documents of each file in a directory of this crate, by file name.
 pub fn manifests(path: &str) -> Result<Vec<(String, Vec<Value>)>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let mut files: Vec<_> = fs::read_dir(&path)?
@@ -56,7 +56,7 @@ pub fn manifests(path: &str) -> Result<Vec<(String, Vec<Value>)>> {
         .collect()
 }
 
-/// Applies an object as `kubectl apply --server-side` does, its status too.
+/// Applies an object and its status, like `kubectl apply --server-side`.
 pub async fn apply(client: &Client, object: &Value) -> Result {
     let api = api_of(client, object).await?;
     let name = object["metadata"]["name"].as_str().ok_or("no name")?;
@@ -73,7 +73,7 @@ pub async fn apply(client: &Client, object: &Value) -> Result {
     Ok(())
 }
 
-/// A namespace, and the account that pods in it have: no controller is there to make it.
+/// Creates a namespace and its default ServiceAccount, since no controller runs.
 pub async fn namespace(client: &Client, name: &str) -> Result {
     let namespace = json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name }
@@ -86,7 +86,7 @@ pub async fn namespace(client: &Client, name: &str) -> Result {
     apply(client, &account).await
 }
 
-/// Where an object of this kind, in this namespace, is.
+/// The API for an object, by its kind and namespace.
 pub async fn api_of(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     let api_version = object["apiVersion"].as_str().ok_or("no apiVersion")?;
     let kind = object["kind"].as_str().ok_or("no kind")?;
@@ -100,7 +100,7 @@ pub async fn api_of(client: &Client, object: &Value) -> Result<Api<DynamicObject
     })
 }
 
-/// Applies a definition and waits until it is in force.
+/// Applies a CRD and waits until it is established.
 pub async fn define_one(client: &Client, definition: &Value) -> Result {
     apply(client, definition).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());

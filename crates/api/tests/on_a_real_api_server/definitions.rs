@@ -1,4 +1,4 @@
-//! The definitions themselves: in force, sound, and found under all their names.
+//! The CRDs are established, structural, and served under all their names.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cluster::{Result, apply, client, cluster};
 
-/// Group, kind, whether it is in a namespace, short names.
+/// Group, kind, whether it is namespaced, short names.
 const KINDS: [(&str, &str, bool, &[&str]); 13] = [
     ("config.liqo.io", "ClusterConfig", false, &[]),
     ("discovery.liqo.io", "ForeignCluster", false, &["fc"]),
@@ -26,7 +26,7 @@ const KINDS: [(&str, &str, bool, &[&str]); 13] = [
 ];
 
 #[tokio::test]
-async fn every_definition_is_in_force_and_structural() -> Result {
+async fn every_crd_is_established_and_structural() -> Result {
     let api: Api<CustomResourceDefinition> = Api::all(client().await?);
     for crd in tombolo_api::crds() {
         let name = crd.name_any();
@@ -46,7 +46,7 @@ async fn every_definition_is_in_force_and_structural() -> Result {
 }
 
 #[tokio::test]
-async fn no_definition_makes_the_api_server_warn() -> Result {
+async fn no_crd_causes_warnings() -> Result {
     let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/crds");
     let apply = ["apply", "--server-side", "--force-conflicts", "--dry-run=server"];
     let strictly = ["--warnings-as-errors", "-f", crds];
@@ -55,7 +55,7 @@ async fn no_definition_makes_the_api_server_warn() -> Result {
 }
 
 #[tokio::test]
-async fn every_kind_is_found_under_all_its_names() -> Result {
+async fn every_kind_is_served_under_all_its_names() -> Result {
     let client = client().await?;
     assert_eq!(tombolo_api::crds().len(), KINDS.len());
     for (group, kind, namespaced, short_names) in KINDS {
@@ -73,7 +73,7 @@ async fn every_kind_is_found_under_all_its_names() -> Result {
 }
 
 #[tokio::test]
-async fn kubectl_answers_to_the_older_names() -> Result {
+async fn kubectl_accepts_the_older_names() -> Result {
     let cluster = cluster().await?;
     for name in ["peeringrequest", "peeringrequests", "advertisement", "advertisements"] {
         cluster.kubectl(&["get", name, "--all-namespaces"]).await?;
@@ -82,7 +82,7 @@ async fn kubectl_answers_to_the_older_names() -> Result {
 }
 
 #[tokio::test]
-async fn the_list_of_clusters_shows_how_far_each_has_come() -> Result {
+async fn the_list_of_clusters_shows_the_state_of_each_peering() -> Result {
     let condition = |kind: &str, status: &str| {
         json!({
             "type": kind, "status": status, "reason": "Test", "message": "",

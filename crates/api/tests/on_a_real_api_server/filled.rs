@@ -1,4 +1,4 @@
-//! One object of each kind, with every field filled.
+//! One object of each kind, with all fields set.
 
 use std::{collections::BTreeMap, fmt::Debug, str::FromStr};
 
@@ -31,8 +31,8 @@ use tombolo_api::{
     net::{
         BackendType, ClusterMapping, ConfiguredCluster, Connection, ConnectionStatus,
         EndpointMapping, IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig,
-        NetworkConfigSpec, NetworkConfigStatus, Resting, RestingSubnet, Subnets, TunnelEndpoint,
-        TunnelEndpointSpec, TunnelEndpointStatus, Writer,
+        NetworkConfigSpec, NetworkConfigStatus, QuarantinedAddress, QuarantinedCidr, Subnets,
+        TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus, Writer,
     },
     offloading::{
         NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingSpec,
@@ -164,12 +164,15 @@ pub fn ipam_storage() -> IpamStorage {
             .into(),
             resting: [(
                 read("10.201.0.3"),
-                Resting { ip: read("10.0.0.7"), until: Time(read("2026-11-01T10:00:00Z")) },
+                QuarantinedAddress {
+                    ip: read("10.0.0.7"),
+                    until: Time(read("2026-11-01T10:00:00Z")),
+                },
             )]
             .into(),
             resting_subnets: [(
                 read("10.204.0.0/16"),
-                RestingSubnet {
+                QuarantinedCidr {
                     of: read("10.200.0.0/16"),
                     until: Time(read("2026-11-01T10:00:00Z")),
                 },
@@ -416,7 +419,7 @@ fn conditions() -> Vec<Condition> {
         type_: "APIServer".into(),
         status: "Unknown".into(),
         reason: "NotChecked".into(),
-        message: "nobody has looked yet".into(),
+        message: "not checked yet".into(),
         last_transition_time: time(),
         observed_generation: Some(3),
     }]

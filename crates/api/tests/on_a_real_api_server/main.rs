@@ -1,5 +1,5 @@
-//! The definitions on a real API server: it takes them, refuses what is wrong with a reason that
-//! helps, and gives back what it was given.
+//! The CRDs on a real API server: it accepts them, refuses invalid objects with a helpful reason,
+//! and returns objects as they were stored.
 
 mod cluster;
 mod definitions;

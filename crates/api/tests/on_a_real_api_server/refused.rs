@@ -1,5 +1,5 @@
-//! What is wrong is refused, with a message that names the field and says what is expected:
-//! `tests/refused/` holds, for each kind, an object that is right and what makes it wrong.
+//! Invalid objects are refused, with a message that names the field and describes valid values:
+//! `tests/refused/` has, for each kind, a valid object and patches that make it invalid.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ struct Case {
     attempt: Attempt,
 }
 
-/// A merge patch that makes the valid object wrong, and when it does.
+/// A merge patch that makes the valid object invalid, on creation or update.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Attempt {
@@ -39,7 +39,7 @@ enum Attempt {
 const NAMESPACE: &str = "refused";
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_with_a_reason() -> Result {
+async fn invalid_objects_are_refused_with_a_reason() -> Result {
     let client = client().await?;
     namespace(&client, NAMESPACE).await?;
     let _only_one = CLUSTER_CONFIG.lock().await;
@@ -64,7 +64,7 @@ async fn what_is_wrong_is_refused_with_a_reason() -> Result {
     Ok(())
 }
 
-/// Failures of the cases of a kind; an error when the valid object is not taken.
+/// Failed cases of a kind; an error when the valid object is refused.
 async fn check(client: &Client, Kind { mut valid, cases }: Kind) -> Result<Vec<String>> {
     valid["metadata"]["namespace"] = json!(NAMESPACE);
     let api = api_of(client, &valid).await?;
@@ -96,7 +96,7 @@ async fn check(client: &Client, Kind { mut valid, cases }: Kind) -> Result<Vec<S
     Ok(outcomes.into_iter().filter_map(|(case, outcome)| case.failure(outcome)).collect())
 }
 
-/// Creates an object as `kubectl create --dry-run=server` does.
+/// Creates an object like `kubectl create --dry-run=server`.
 async fn create(
     client: &Client,
     api: &Api<DynamicObject>,
@@ -119,7 +119,7 @@ impl Case {
     fn failure(&self, outcome: Result<(), kube::Error>) -> Option<String> {
         let Self { when, says, .. } = self;
         let message = match outcome {
-            Ok(()) => return Some(format!("when {when}: taken, instead of\n  {says}")),
+            Ok(()) => return Some(format!("when {when}: accepted, instead of\n  {says}")),
             Err(kube::Error::Api(status)) => status.message.clone(),
             Err(error) => error.to_string(),
         };

@@ -1,4 +1,4 @@
-//! An object with every field filled comes back from the API server as it went there.
+//! An object with all fields set survives a round trip through the API server.
 
 use std::fmt::Debug;
 
@@ -17,26 +17,26 @@ use crate::{
 const NAMESPACE: &str = "round-trip";
 
 #[tokio::test]
-async fn every_kind_comes_back_as_it_went() -> Result {
+async fn every_kind_survives_a_round_trip() -> Result {
     let client = client().await?;
     namespace(&client, NAMESPACE).await?;
     let _only_one = CLUSTER_CONFIG.lock().await;
-    comes_back(&client, filled::cluster_config()).await?;
-    comes_back(&client, filled::foreign_cluster()).await?;
-    comes_back(&client, filled::resource_request()).await?;
-    comes_back(&client, filled::search_domain()).await?;
-    comes_back(&client, filled::ipam_storage()).await?;
-    comes_back(&client, filled::nat_mapping()).await?;
-    comes_back(&client, filled::network_config()).await?;
-    comes_back(&client, filled::tunnel_endpoint()).await?;
-    comes_back(&client, filled::namespace_offloading()).await?;
-    comes_back(&client, filled::resource_offer()).await?;
-    comes_back(&client, filled::namespace_map()).await?;
-    comes_back(&client, filled::shadow_endpoint_slice()).await?;
-    comes_back(&client, filled::shadow_pod()).await
+    round_trip(&client, filled::cluster_config()).await?;
+    round_trip(&client, filled::foreign_cluster()).await?;
+    round_trip(&client, filled::resource_request()).await?;
+    round_trip(&client, filled::search_domain()).await?;
+    round_trip(&client, filled::ipam_storage()).await?;
+    round_trip(&client, filled::nat_mapping()).await?;
+    round_trip(&client, filled::network_config()).await?;
+    round_trip(&client, filled::tunnel_endpoint()).await?;
+    round_trip(&client, filled::namespace_offloading()).await?;
+    round_trip(&client, filled::resource_offer()).await?;
+    round_trip(&client, filled::namespace_map()).await?;
+    round_trip(&client, filled::shadow_endpoint_slice()).await?;
+    round_trip(&client, filled::shadow_pod()).await
 }
 
-async fn comes_back<K>(client: &Client, object: K) -> Result
+async fn round_trip<K>(client: &Client, object: K) -> Result
 where
     K: Resource<DynamicType = ()> + CustomResourceExt,
     K: Clone + Debug + PartialEq + Serialize + DeserializeOwned,
@@ -69,7 +69,7 @@ where
     Ok(())
 }
 
-/// The properties of the schema that the object does not have.
+/// The properties of the schema that the object does not set.
 fn unfilled(crd: &impl Serialize, object: &Value) -> Result<Vec<String>> {
     let crd = serde_json::to_value(crd)?;
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];

@@ -1,4 +1,4 @@
-//! Every manifest and every command printed in the seeds works: `tests/seed/` has the manifests,
+//! Every manifest and command in the design documents works: `tests/seed/` has the manifests, with
 //! scanning errors corrected.
 
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::cluster::{Result, apply, client, cluster, define_one, manifests, namespace};
 
 #[tokio::test]
-async fn every_manifest_printed_in_the_seeds_applies() -> Result {
+async fn every_documented_manifest_applies() -> Result {
     let client = client().await?;
     let manifests = manifests("tests/seed")?;
     let namespaces: BTreeSet<&str> = manifests
@@ -33,7 +33,7 @@ async fn every_manifest_printed_in_the_seeds_applies() -> Result {
 }
 
 #[tokio::test]
-async fn the_commands_for_tokens_work_as_printed() -> Result {
+async fn the_documented_token_commands_work() -> Result {
     let client = client().await?;
     let cluster = cluster().await?;
     namespace(&client, "liqo").await?;

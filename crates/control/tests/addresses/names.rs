@@ -141,7 +141,7 @@ async fn a_name_that_was_freed_is_no_other_peers_also_after_a_restart() {
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
     ipam.set_local_names(turin.clone(), NatCidr::None, NatCidr::None).await.unwrap();
     let names = ipam.reserve(milan.clone(), pods, external).await.unwrap();
-    assert_eq!(names.our_name_for_pods(), Some(pods));
+    assert_eq!(names.translated_pod_cidr(), Some(pods));
     service.ask();
 
     let (ipam, mut client, service) = rome.serve().await;
@@ -155,13 +155,13 @@ async fn a_name_that_was_freed_is_no_other_peers_also_after_a_restart() {
 
     let (ipam, mut client, service) = rome.serve().await;
     let names = ipam.reserve(pisa, pods, external).await.unwrap();
-    assert!(!overlap(names.our_name_for_pods().unwrap(), pods), "{names:?}");
-    assert!(!overlap(names.our_name_for_external().unwrap(), external), "{names:?}");
+    assert!(!overlap(names.translated_pod_cidr().unwrap(), pods), "{names:?}");
+    assert!(!overlap(names.translated_external_cidr().unwrap(), external), "{names:?}");
     let gone = client.map_endpoint_ip(of_milan.clone()).await.unwrap_err();
     assert_eq!(gone.code(), Code::NotFound, "{gone}");
     assert!(gone.message().contains("10.40.7.7"), "{gone}");
     let names = ipam.reserve(milan, pods, external).await.unwrap();
-    assert_eq!(names.our_name_for_pods(), Some(pods), "its own it has at once");
+    assert_eq!(names.translated_pod_cidr(), Some(pods), "its own it has at once");
     client.map_endpoint_ip(of_milan).await.unwrap();
     rome.told(1).await;
     service.ask();

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tombolo_api::{
     Cidr, ClusterId,
-    net::{IpamStorageSpec, RestingSubnet},
+    net::{IpamStorageSpec, QuarantinedCidr},
 };
 
 use super::{Part, external};
@@ -20,12 +20,12 @@ pub(super) const MOST: usize = 16;
 
 /// The names that rest, by who had them last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RestingNames(BTreeMap<ClusterId, BTreeMap<Cidr, RestingSubnet>>);
+pub(super) struct RestingNames(BTreeMap<ClusterId, BTreeMap<Cidr, QuarantinedCidr>>);
 
 impl RestingNames {
     /// A name that a network of a peer has no longer.
     pub(super) fn rest(&mut self, cluster: &ClusterId, name: Cidr, of: Cidr, now: Timestamp) {
-        let resting = RestingSubnet { of, until: Time(external::rested(now)) };
+        let resting = QuarantinedCidr { of, until: Time(external::rested(now)) };
         self.0.entry(cluster.clone()).or_default().insert(name, resting);
     }
 
@@ -37,8 +37,8 @@ impl RestingNames {
         now: Timestamp,
     ) {
         let latest = external::rested(now);
-        for (name, RestingSubnet { of, until }) in &stored.resting_subnets {
-            let resting = RestingSubnet { of: *of, until: Time(until.0.min(latest)) };
+        for (name, QuarantinedCidr { of, until }) in &stored.resting_subnets {
+            let resting = QuarantinedCidr { of: *of, until: Time(until.0.min(latest)) };
             self.0.entry(cluster.clone()).or_default().insert(*name, resting);
         }
     }
@@ -50,7 +50,7 @@ impl RestingNames {
 
     /// Forgets what has rested, and says which parts that changes.
     pub(super) fn wake(&mut self, now: Timestamp) -> Vec<Part> {
-        let is_over = |names: &BTreeMap<Cidr, RestingSubnet>| {
+        let is_over = |names: &BTreeMap<Cidr, QuarantinedCidr>| {
             names.values().any(|resting| resting.until.0 <= now)
         };
         let changed = self.0.iter().filter(|(_, names)| is_over(names));
@@ -70,12 +70,12 @@ impl RestingNames {
     }
 
     /// Those of a peer, as they are stored.
-    pub(super) fn of(&self, cluster: &ClusterId) -> BTreeMap<Cidr, RestingSubnet> {
+    pub(super) fn of(&self, cluster: &ClusterId) -> BTreeMap<Cidr, QuarantinedCidr> {
         self.0.get(cluster).cloned().unwrap_or_default()
     }
 
     /// All, with who had them.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&ClusterId, Cidr, &RestingSubnet)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (&ClusterId, Cidr, &QuarantinedCidr)> {
         self.0
             .iter()
             .flat_map(|(cluster, names)| names.iter().map(move |(name, it)| (cluster, *name, it)))
@@ -101,11 +101,11 @@ impl RestingNames {
     }
 
     /// The name that an address is in, and whose it was.
-    pub(super) fn around(&self, ip: IpAddr) -> Option<(&ClusterId, Cidr, &RestingSubnet)> {
+    pub(super) fn around(&self, ip: IpAddr) -> Option<(&ClusterId, Cidr, &QuarantinedCidr)> {
         self.all().find(|(_, name, _)| name.net().contains(&ip))
     }
 
-    fn retain(&mut self, stays: impl Fn(&ClusterId, Cidr, &RestingSubnet) -> bool) {
+    fn retain(&mut self, stays: impl Fn(&ClusterId, Cidr, &QuarantinedCidr) -> bool) {
         self.0.retain(|cluster, names| {
             names.retain(|name, resting| stays(cluster, *name, resting));
             !names.is_empty()
@@ -114,6 +114,6 @@ impl RestingNames {
 }
 
 /// Seconds until a name has rested.
-pub(super) fn left(resting: &RestingSubnet, now: Timestamp) -> i64 {
+pub(super) fn left(resting: &QuarantinedCidr, now: Timestamp) -> i64 {
     resting.until.0.duration_since(now).as_secs().max(0)
 }

@@ -16,7 +16,8 @@ use kube::ResourceExt as _;
 use tombolo_api::{
     ClusterId,
     net::{
-        EndpointMapping, IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Resting, Subnets,
+        EndpointMapping, IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec,
+        QuarantinedAddress, Subnets,
     },
 };
 
@@ -223,7 +224,7 @@ impl IpamState {
                         spec.endpoint_mappings.insert(given.ip, mapping);
                     }
                     if let Some(rest) = given.rest.as_ref().filter(|rest| rest.after == *cluster) {
-                        let resting = Resting { ip: given.ip, until: Time(rest.until) };
+                        let resting = QuarantinedAddress { ip: given.ip, until: Time(rest.until) };
                         spec.resting.insert(external.0, resting);
                     }
                 }

@@ -25,9 +25,9 @@ impl IpamState {
             if real == Some(wanted) { name } else { None }
         };
         let known_pods =
-            before.and_then(|it| kept(it.remote_pod_cidr, it.our_name_for_pods(), pods));
+            before.and_then(|it| kept(it.remote_pod_cidr, it.translated_pod_cidr(), pods));
         let known_external = before
-            .and_then(|it| kept(it.remote_external_cidr, it.our_name_for_external(), external));
+            .and_then(|it| kept(it.remote_external_cidr, it.translated_external_cidr(), external));
         let mut taken = self.taken(cluster, now);
         let choose = |taken: &Taken, known, wanted| {
             let had = self.names.that_were(cluster, wanted);
@@ -202,8 +202,8 @@ impl IpamState {
 type Name = (Cidr, Cidr);
 
 fn names_of(subnets: &Subnets) -> Vec<Name> {
-    let pods = subnets.our_name_for_pods().zip(subnets.remote_pod_cidr);
-    let external = subnets.our_name_for_external().zip(subnets.remote_external_cidr);
+    let pods = subnets.translated_pod_cidr().zip(subnets.remote_pod_cidr);
+    let external = subnets.translated_external_cidr().zip(subnets.remote_external_cidr);
     pods.into_iter().chain(external).collect()
 }
 

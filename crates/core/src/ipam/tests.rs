@@ -48,8 +48,8 @@ fn peers_with_the_same_networks_get_names_of_their_own() {
         let pods = ipam.config().pod_cidr;
         let subnets = ipam.reserve(&id(peer), pods, ipam.external_cidr(), NOW).unwrap();
         names.extend([
-            subnets.our_name_for_pods().unwrap(),
-            subnets.our_name_for_external().unwrap(),
+            subnets.translated_pod_cidr().unwrap(),
+            subnets.translated_external_cidr().unwrap(),
         ]);
     }
     let expected = ["10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16", "10.5.0.0/16", "10.6.0.0/16"];
@@ -61,8 +61,8 @@ fn a_peer_whose_two_networks_would_share_a_name_does_not() {
     let mut ipam = new();
     let subnets =
         ipam.reserve(&id("milan"), cidr("10.0.0.0/16"), cidr("10.2.0.0/16"), NOW).unwrap();
-    assert_eq!(subnets.our_name_for_pods(), Some(cidr("10.2.0.0/16")));
-    assert_eq!(subnets.our_name_for_external(), Some(cidr("10.3.0.0/16")));
+    assert_eq!(subnets.translated_pod_cidr(), Some(cidr("10.2.0.0/16")));
+    assert_eq!(subnets.translated_external_cidr(), Some(cidr("10.3.0.0/16")));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn the_same_networks_keep_their_names_and_others_get_new_ones() {
     assert_eq!(ipam.reserve(&milan, pods, external, NOW), Ok(&first));
     assert!(ipam.take_changes().is_empty());
     let other = ipam.reserve(&milan, cidr("10.30.0.0/16"), external, NOW).unwrap();
-    assert_eq!(other.our_name_for_pods(), Some(cidr("10.30.0.0/16")));
+    assert_eq!(other.translated_pod_cidr(), Some(cidr("10.30.0.0/16")));
 }
 
 #[test]
@@ -83,11 +83,11 @@ fn what_is_freed_can_be_had_again() {
     let network = cidr("10.20.0.0/16");
     ipam.reserve(&id("milan"), network, cidr("10.21.0.0/16"), NOW).unwrap();
     let turin = ipam.reserve(&id("turin"), network, cidr("10.22.0.0/16"), NOW).unwrap();
-    assert_ne!(turin.our_name_for_pods(), Some(network));
+    assert_ne!(turin.translated_pod_cidr(), Some(network));
     ipam.release(&id("milan"), NOW);
     ipam.take_changes();
     let genoa = ipam.reserve(&id("genoa"), network, cidr("10.23.0.0/16"), NOW + REST * 2).unwrap();
-    assert_eq!(genoa.our_name_for_pods(), Some(network));
+    assert_eq!(genoa.translated_pod_cidr(), Some(network));
 }
 
 #[test]
@@ -260,8 +260,8 @@ fn a_name_that_is_reserved_later_is_changed_when_it_is_asked_for_again() {
     let reserved = vec![cidr("10.20.7.0/24")];
     ipam.configure(Config { reserved, ..config() }).unwrap();
     let subnets = ipam.reserve(&turin, networks.0, networks.1, NOW).unwrap().clone();
-    assert!(!overlap(subnets.our_name_for_pods().unwrap(), cidr("10.20.7.0/24")));
-    assert_eq!(subnets.our_name_for_external(), Some(networks.1));
+    assert!(!overlap(subnets.translated_pod_cidr().unwrap(), cidr("10.20.7.0/24")));
+    assert_eq!(subnets.translated_external_cidr(), Some(networks.1));
     assert_eq!(subnets.local_nat_pod_cidr, Some(NatCidr::None), "what it calls us is the same");
     assert_eq!(ipam.take_changes().parts, [Part::Networks(turin)].into());
 }

@@ -1,12 +1,12 @@
-//! What figures should be. One that is missed is marked: how fast a machine is at the moment is no
-//! reason to fail.
+//! Targets of measurements. A missed target is marked and does not fail the benchmark, because the
+//! speed of the machine varies.
 
-/// A figure that should be this or less.
+/// An upper limit.
 pub fn at_most(most: f64, unit: &str, figure: f64) -> String {
     marked(format!("at most {most}{unit}"), figure <= most)
 }
 
-/// A figure that should be this or more.
+/// A lower limit.
 pub fn at_least(least: f64, unit: &str, figure: f64) -> String {
     marked(format!("at least {least}{unit}"), figure >= least)
 }

@@ -1,4 +1,4 @@
-//! Clients that ask the address service, each with one request at a time.
+//! Clients of the address service, each with one request at a time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use tombolo_runtime::task::Tasks;
 
 use crate::common::control::{Control, PEERS};
 
-/// Endpoints that are no pods: a network for benchmarks.
+/// Non-pod endpoints, in the address range for benchmarks (RFC 2544).
 const ENDPOINTS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 #[derive(Clone, Copy)]
 pub struct Load {
     pub clients: usize,
-    /// How many connections they share: one, like the virtual nodes of a cluster, which are in one
-    /// process, or as many as there are clients.
+    /// Number of shared connections: one, like the virtual nodes of a cluster in one process, or
+    /// one per client.
     pub connections: usize,
-    /// Requests of each client, on average: whoever was answered takes the next, so that all are busy
-    /// until the end.
+    /// Average requests per client: a client takes the next request after each answer, so that all
+    /// are busy until the end.
     pub each: usize,
-    /// How many endpoints are mapped already.
+    /// Number of endpoints that are mapped already.
     pub after: usize,
 }
 
-/// When each request was answered.
+/// Times of the answers.
 pub struct Moments {
     start: Instant,
     all: Vec<Instant>,
@@ -41,7 +41,7 @@ impl Moments {
         self.all[self.all.len() - 1] - self.start
     }
 
-    /// How long every so many answers took.
+    /// Duration of each group of `every` answers.
     pub fn steps(&self, every: usize) -> Vec<Duration> {
         let ends = self.all.iter().skip(every - 1).step_by(every);
         let begins = std::iter::once(&self.start).chain(ends.clone());
@@ -49,7 +49,7 @@ impl Moments {
     }
 }
 
-/// Maps them all. The clients are in one thread: they should take little from what is measured.
+/// Maps all endpoints. The clients share one thread, to leave the CPU to the service.
 pub async fn map_all(control: &Control, load: Load) -> Result<Moments> {
     let address = control.address;
     let clients = move || {

@@ -1,7 +1,6 @@
-//! The address service in figures, on a real API server that syncs to disk: how long it takes to map
-//! endpoints for a few clients and for many, whether that grows with what is mapped already, what it
-//! keeps in memory, and how fast it is back. Beside each figure stand single writes to the same API
-//! server, from the same run.
+//! Benchmark of the address service on a real API server that syncs to disk: time to map endpoints
+//! for a few clients and for many, its growth with the number of mappings, memory, and recovery
+//! time. The baseline is single writes to the same API server in the same run.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -25,23 +24,23 @@ use tombolo_api::net::{IpamStorage, NatMapping};
 use tombolo_testbed::{ClusterSpec, Testbed};
 use tombolo_testing::Side;
 
-/// As the seed has measured: clients, requests of each, and seconds where it says them.
+/// As in the design document: clients, requests of each, and its seconds where it has them.
 const FEW: usize = 5;
 const EACH: [(usize, Option<f64>); 5] =
     [(10, None), (50, None), (100, Some(260.68)), (150, None), (200, Some(675.42))];
-/// How long the last of these may take.
+/// Limit for the last of these.
 const FEW_SECONDS: f64 = 4.0;
 const MANY: usize = 50;
-/// Requests of each of many, how often, and how many answers a second there should be.
+/// Requests of each client, runs, and required answers per second.
 const MANY_EACH: usize = 2000;
 const RUNS: usize = 3;
 const MANY_A_SECOND: f64 = 3000.0;
-/// Up to so many mappings a thousand of them should take about as long as the first thousand did.
+/// Up to this many mappings, a thousand should take about as long as the first thousand.
 const FLAT: usize = 50_000;
 const FLAT_RATIO: f64 = 1.5;
-/// How many answers make a point of the plot.
+/// Answers per point of the plot.
 const STEP: usize = 1000;
-/// This cluster's external network: of the usual size, and one for more mappings.
+/// ExternalCIDRs: the default size, and a larger one for more mappings.
 const USUAL: &str = "10.128.0.0/16";
 const LARGE: &str = "10.128.0.0/15";
 
@@ -58,7 +57,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// B1 of the seed: a few clients, each with one request at a time.
+/// B1 of the design document: a few clients, each with one request at a time.
 async fn few(side: &Side) -> Result<()> {
     let header = ["REQUESTS", "SEED", "HERE", "AIM", "A SECOND", "SINGLE WRITES A SECOND", "RATIO"];
     let mut rows = table(0, &header);
@@ -89,8 +88,8 @@ async fn few(side: &Side) -> Result<()> {
     plot("addresses-few", "MapEndpointIP", "requests", "seconds", &[line])
 }
 
-/// Many clients with connections of their own, several times from nothing: the machine is not always
-/// as fast.
+/// Many clients with their own connections, repeated from an empty state, because the speed of the
+/// machine varies.
 async fn many(side: &Side) -> Result<()> {
     let flat = format!("LAST OF {FLAT}");
     let header = [
@@ -154,8 +153,8 @@ async fn many(side: &Side) -> Result<()> {
     plot("addresses-many", "A thousand mappings among many", "mapped", "milliseconds", &lines)
 }
 
-/// Many clients that share a connection, as the virtual nodes of a cluster do, each time from nothing
-/// and with a crash at the end: what the usual network has room for, and more.
+/// Many clients on one connection, like the virtual nodes of a cluster, from an empty state and
+/// with a crash at the end: as many mappings as the default ExternalCIDR holds, and more.
 async fn sizes(side: &Side) -> Result<()> {
     let writes = writes::a_second(&side.client, MANY).await?;
     let mut sizes = table(0, &["MAPPED", "MEMORY", "RATIO", "START AFTER A CRASH", "RATIO"]);
@@ -197,7 +196,7 @@ async fn sizes(side: &Side) -> Result<()> {
         lines.push(Line { name: format!("{mapped} mappings"), points: points(&steps) });
     }
     print(&format!("The same over one connection, beside {writes:.0} single writes"), &speed);
-    print("What the service keeps, and how fast it is back", &sizes);
+    print("Memory of the service, and time to recover", &sizes);
     plot("addresses-one-connection", "A thousand mappings", "mapped", "milliseconds", &lines)
 }
 
@@ -205,7 +204,7 @@ fn points(steps: &[f64]) -> Vec<(f64, f64)> {
     steps.iter().enumerate().map(|(n, step)| (((n + 1) * STEP) as f64, *step)).collect()
 }
 
-/// The service, and after how many seconds it answers.
+/// Starts the service and returns the seconds until it answers.
 async fn start_timed(side: &Side) -> (Control, f64) {
     let begun = Instant::now();
     let control = start(side).await;
@@ -216,7 +215,7 @@ async fn start(side: &Side) -> Control {
     Control::start(side, &common::static_program(), "one").await
 }
 
-/// A cluster with this external network, which knows its peers and nothing else.
+/// Resets the cluster to this ExternalCIDR and its peers, without mappings.
 async fn forget(side: &Side, external: &str) {
     side.clear::<NatMapping>().await;
     side.clear::<IpamStorage>().await;

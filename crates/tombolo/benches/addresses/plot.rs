@@ -1,4 +1,4 @@
-//! Figures as a picture: lines over a number, from zero on both axes.
+//! Line plots as SVG.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct Line {
 /// Draws the lines into `target/bench/<file>.svg`.
 pub fn plot(file: &str, title: &str, across: &str, up: &str, lines: &[Line]) -> Result<()> {
     let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench"));
-    std::fs::create_dir_all(&directory).context("make the directory for plots")?;
+    std::fs::create_dir_all(&directory).context("create the directory for plots")?;
     let path = directory.join(file).with_extension("svg");
     std::fs::write(&path, draw(title, across, up, lines)?).context("write the plot")?;
     println!("plot: target/bench/{file}.svg");

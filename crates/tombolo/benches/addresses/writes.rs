@@ -1,4 +1,4 @@
-//! The yardstick: small objects that are made one by one, by as many clients.
+//! The baseline: single writes of small objects, by the same number of clients.
 
 use std::time::Instant;
 
@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
 
-/// All clients together.
+/// Writes of all clients together.
 const WRITES: usize = 2000;
 const LABEL: &str = "single-write";
 
-/// How many writes the API server takes in a second from so many clients, each with one at a time.
+/// Writes per second of this many clients, each with one at a time.
 pub async fn a_second(client: &Client, clients: usize) -> Result<f64> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     let write = async |name: String| {
@@ -24,7 +24,7 @@ pub async fn a_second(client: &Client, clients: usize) -> Result<f64> {
         let map = ConfigMap { metadata, ..ConfigMap::default() };
         maps.create(&PostParams::default(), &map).await.map(drop)
     };
-    // Connections are there before the clock runs.
+    // Open the connections before the measurement.
     try_join_all((0..clients).map(|who| write(format!("first-{who}")))).await?;
     let each = WRITES / clients;
     let start = Instant::now();

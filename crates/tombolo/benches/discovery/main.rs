@@ -1,6 +1,6 @@
-//! How fast clusters know each other, in figures: from a packet in the local network to an identity at
-//! the cluster that sent it, step by step, as tables 8.1 and 8.2 of the seed have it. Beside each
-//! figure stands one write to the same API server, from the same run.
+//! Benchmark of discovery: from a packet in the local network to an identity at the sending
+//! cluster, step by step, as in tables 8.1 and 8.2 of the design document. The baseline is one
+//! write to the same API server in the same run.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ use steps::{Run, STEPS};
 
 const RUNS: usize = 20;
 
-/// What the seed says on average, in milliseconds on machines of its own: of each step, and in all.
+/// Averages of the design document, in milliseconds on its own machines: each step, and the total.
 const NEVER_MET: [f64; 5] = [3.0, 1.2, 368.6, 250.6, 623.4];
 const MET_BEFORE: [f64; 5] = [2.6, 1.4, 319.4, 0.0, 323.4];
 

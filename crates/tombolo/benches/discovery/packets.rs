@@ -1,4 +1,4 @@
-//! Announcements as they arrive at a node, seen by somebody who does nothing else.
+//! Receives announcements at a node, independently of discovery.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,11 +15,11 @@ use tombolo_testbed::Node;
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
 const PORT: u16 = 5353;
 
-/// When packets came that a cluster was announced in.
+/// Arrival times of the announcements of a cluster.
 pub struct Packets(Receiver<Instant>);
 
 impl Packets {
-    /// Listens at a node for what comes from these addresses and has this in it.
+    /// Listens at a node for packets from these addresses that contain this name.
     pub fn listen(node: &Node, from: Vec<Ipv4Addr>, name: &str) -> Result<Self> {
         let network = format!("/run/netns/{}", node.network_namespace());
         let network = File::open(&network).with_context(|| format!("open {network}"))?;
@@ -42,14 +42,14 @@ impl Packets {
         Ok(Self(packets))
     }
 
-    /// Forgets those that have come.
+    /// Discards received packets.
     pub fn forget(&self) {
         while self.0.try_recv().is_ok() {}
     }
 
-    /// When the next one came.
+    /// Arrival time of the next packet.
     pub fn next(&self) -> Result<Instant> {
-        self.0.recv_timeout(Duration::from_secs(5)).context("no announcement came")
+        self.0.recv_timeout(Duration::from_secs(5)).context("no announcement received")
     }
 }
 
@@ -68,7 +68,7 @@ fn receive(socket: &UdpSocket, from: &[Ipv4Addr], name: &[u8], sender: &Sender<I
         let Ok((length, source)) = socket.recv_from(&mut buffer) else { return };
         let (now, packet) = (Instant::now(), &buffer[..length]);
         let ours = from.iter().any(|address| source.ip() == *address);
-        // Whoever asks has the name in its packet, too.
+        // Queries contain the name too.
         let is_answer = packet.get(2).is_some_and(|flags| flags & 0x80 != 0);
         let has_name = packet.windows(name.len()).any(|part| part == name);
         if ours && is_answer && has_name && sender.send(now).is_err() {

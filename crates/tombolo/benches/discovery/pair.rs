@@ -1,4 +1,4 @@
-//! Two clusters of which one finds the other again and again.
+//! Two clusters, one of which discovers the other repeatedly.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -24,28 +24,28 @@ use crate::steps::Run;
 
 const KNOWN: Step = "identity at the other";
 
-/// For how many seconds an announcement holds: long where it must not end by itself, else short.
+/// TTLs of announcements in seconds: long where they must not expire, otherwise short.
 const LONG: u32 = 300;
 const SHORT: u32 = 2;
 
-/// For so long an API server asks itself about a namespace before each write to it, if one of that name
-/// was deleted: among clusters that have never met there was none.
-const DISTRUST: Duration = Duration::from_secs(30);
+/// How long after the deletion of a namespace the API server checks for it before each write to a
+/// namespace of the same name. Clusters that peer for the first time have no such delay.
+const NAMESPACE_CHECK: Duration = Duration::from_secs(30);
 
 pub struct Pair {
     rome: Client,
     milan: Client,
-    /// Of rome.
+    /// Client of rome.
     id: String,
     packets: Packets,
 }
 
 impl Pair {
-    /// Rome looks for milan, which shows itself now and then and looks for nobody.
+    /// Rome discovers milan, which is announced from time to time and does not discover.
     pub async fn new(rome: &Cluster, milan: &Cluster) -> Result<Self> {
         let (at_rome, at_milan) = (rome.client().await?, milan.client().await?);
         let milan_id = id(&at_milan).await?;
-        // Not where discovery runs: what is sent to one only must not go astray.
+        // Not the node of discovery, so that unicast packets reach the right socket.
         let pods = Api::<Pod>::namespaced(at_rome.clone(), NAMESPACE);
         let only = ListParams::default().labels(&format!("{COMPONENT_LABEL}=liqo-discovery"));
         let pod = pods.list(&only).await?.items.into_iter().next();
@@ -55,7 +55,7 @@ impl Pair {
         let packets = Packets::listen(node, from, &milan_id)?;
         let pair = Self { id: id(&at_rome).await?, rome: at_rome, milan: at_milan, packets };
         configure(&pair.rome, json!({ "advertise": false, "enabled": true })).await?;
-        // What they have found while they were installed.
+        // Entries from the installation.
         forget(&pair.milan).await?;
         pair.forgets_all().await?;
         Ok(pair)
@@ -69,7 +69,8 @@ impl Pair {
         Ok(run)
     }
 
-    /// Milan hides until rome has forgotten it, and shows itself again.
+    /// Stops the announcement of milan until its entry has expired in rome, then announces it
+    /// again.
     pub async fn meets_again(&self) -> Result<Run> {
         self.shows(true, SHORT).await?;
         let clusters = Api::<ForeignCluster>::all(self.rome.clone());
@@ -87,7 +88,7 @@ impl Pair {
         Ok(run)
     }
 
-    /// As if they had never met.
+    /// Restores the state before the first discovery.
     pub async fn forgets_all(&self) -> Result<()> {
         self.hides(LONG).await?;
         forget(&self.rome).await?;
@@ -95,11 +96,11 @@ impl Pair {
         let records = Api::<Secret>::namespaced(self.milan.clone(), AUTH_NAMESPACE);
         gone(&records, &format!("identity-{}", self.id)).await;
         gone(&Api::<Namespace>::all(self.milan.clone()), "liqo-tenant-rome").await;
-        tokio::time::sleep(DISTRUST).await;
+        tokio::time::sleep(NAMESPACE_CHECK).await;
         Ok(())
     }
 
-    /// Milan hides, and rome has heard that: who shows itself again sooner was never gone.
+    /// Stops the announcement of milan, and waits until rome has received the goodbye.
     async fn hides(&self, ttl: u32) -> Result<()> {
         self.shows(false, ttl).await?;
         let heard = async || Scraped::of(&self.rome).await.expect("figures").neighbours();
@@ -145,7 +146,7 @@ async fn id(client: &Client) -> Result<String> {
     data.remove("CLUSTER_ID").context("the cluster has no id")
 }
 
-/// Deletes all entries, as somebody would who wants to know nobody any more.
+/// Deletes all ForeignClusters.
 async fn forget(client: &Client) -> Result<()> {
     let clusters = Api::<ForeignCluster>::all(client.clone());
     clusters.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;

@@ -1,4 +1,4 @@
-//! What components have measured of themselves, as Prometheus reads it.
+//! Metrics of the components, as scraped by Prometheus.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use tombolo_api::names::{COMPONENT_LABEL, NAMESPACE};
 
-/// Sums and counts, by name with labels.
+/// Sums and counts, by metric name with labels.
 #[derive(Debug)]
 pub struct Scraped(BTreeMap<String, f64>);
 
 impl Scraped {
-    /// Of the discovery and the controllers of a cluster.
+    /// Scrapes discovery and the controllers of a cluster.
     pub async fn of(client: &Client) -> Result<Self> {
         let mut all: BTreeMap<String, f64> = BTreeMap::new();
         for component in ["liqo-discovery", "liqo-control"] {
-            // Each shows all steps, and zero for those that are the other's.
+            // Each exports all steps, with zero for the steps of the other.
             for (name, value) in values(&scrape(client, component).await?) {
                 *all.entry(name).or_default() += value;
             }
@@ -24,12 +24,12 @@ impl Scraped {
         Ok(Self(all))
     }
 
-    /// How many clusters are announced in its local networks.
+    /// Number of clusters announced in its local networks.
     pub fn neighbours(&self) -> f64 {
         self.0["tombolo_discovery_neighbours"]
     }
 
-    /// The mean, in milliseconds, of what was measured since then, if anything was.
+    /// The mean of the measurements since `before` in milliseconds, if there are any.
     pub fn since(&self, before: &Self, name: &str, labels: &str) -> Option<f64> {
         let grown = |kind: &str| {
             let key = format!("{name}_{kind}{{{labels}}}");
@@ -41,7 +41,7 @@ impl Scraped {
     }
 }
 
-/// From the port that the pod's annotation names, through the API server.
+/// Scrapes the port in the pod's annotation, through the API server.
 async fn scrape(client: &Client, component: &str) -> Result<String> {
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     let only = ListParams::default().labels(&format!("{COMPONENT_LABEL}={component}"));

@@ -1,8 +1,8 @@
-//! What is measured of one meeting.
+//! The measurements of one discovery.
 
 use crate::scraped::Scraped;
 
-/// The steps, as the seed calls them, and as the components do.
+/// The steps, by their names in the design document and in the metrics.
 pub const STEPS: [(&str, &str); 4] = [
     ("mDNS parsing", "parse"),
     ("create ForeignCluster", "create"),
@@ -10,21 +10,21 @@ pub const STEPS: [(&str, &str); 4] = [
     ("retrieve identity", "identity"),
 ];
 
-/// One meeting, in milliseconds.
+/// One discovery, in milliseconds.
 #[derive(Debug)]
 pub struct Run {
-    /// Of each step, if it was taken.
+    /// Duration of each step, if it ran.
     pub steps: [Option<f64>; STEPS.len()],
-    /// From when discovery had read the packet to when the status was written, if that took one attempt.
+    /// From the packet's parsing to the write of the status, if that took one attempt.
     pub told: Option<f64>,
-    /// From the packet on the wire to when a watch shows the status.
+    /// From the packet on the wire to the status in a watch.
     pub seen: f64,
     /// One write to the same API server.
     pub write: f64,
 }
 
 impl Run {
-    /// By what the components had measured before and after.
+    /// From the metrics before and after.
     pub fn of(before: &Scraped, after: &Scraped, seen: f64, write: f64) -> Self {
         let steps = STEPS.map(|(_, step)| {
             let labels = format!("step=\"{step}\"");

@@ -1,4 +1,4 @@
-//! From the creation of a Service at home to its endpoints, all of them, in the other cluster.
+//! From the creation of a Service in the home cluster to all its endpoints in the remote one.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -88,7 +88,7 @@ fn ready_addresses(slice: &EndpointSlice) -> Vec<String> {
     ready.flat_map(|endpoint| endpoint.addresses.clone()).collect()
 }
 
-/// Without a selector: its endpoints are those we say.
+/// A Service without a selector, so that its endpoints are those of the test.
 fn service(name: &str) -> Value {
     json!({
         "metadata": { "name": name },
@@ -96,7 +96,7 @@ fn service(name: &str) -> Value {
     })
 }
 
-/// Addresses of pods that could be: nobody asks them anything.
+/// Endpoints with possible pod addresses, without pods.
 fn slice(name: &str, size: u8) -> Value {
     let endpoints = (1..=size).map(|host| {
         json!({

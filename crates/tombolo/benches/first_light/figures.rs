@@ -1,4 +1,4 @@
-//! What all figures have in common: the middle and the worst of several, and tables.
+//! Statistics and tables of all benchmarks.
 
 #![allow(dead_code)] // Every benchmark uses a part of it.
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// The one in the middle.
+/// The median.
 pub fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
@@ -20,7 +20,7 @@ pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// A table whose first `names` columns are words and whose others are numbers.
+/// A table with `names` columns of text, followed by columns of numbers.
 pub fn table(names: usize, header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.to_vec());

@@ -1,5 +1,5 @@
-//! What each component takes while clusters are peered, an application runs in both, and nobody asks
-//! anything of it. The yardsticks are kubelet and kube-proxy of the same nodes.
+//! Memory and CPU of each component while clusters are peered, with an idle application in both.
+//! The baseline is kubelet and kube-proxy of the same nodes.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use tombolo_testbed::{Cluster, Node, Testbed};
 use crate::figures::{print, table};
 use crate::processes::Process;
 
-/// What was started a moment ago still settles.
+/// Until the components have settled after the start.
 const SETTLE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_secs(30);
 
-/// A process of a node, and the share of one core that it takes, in percent.
+/// A process of a node and its CPU usage, in percent of one core.
 struct Load<'a> {
     cluster: &'a str,
     node: &'a str,

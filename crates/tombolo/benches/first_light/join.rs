@@ -20,18 +20,18 @@ use crate::round_trip;
 
 const RUNS: usize = 7;
 
-/// What the seed says of the same, in milliseconds on machines of its own.
+/// The same in the design document, in milliseconds on its own machines.
 const SEED: f64 = 20_300.0;
 
-const REQUESTED: Step = "request made";
+const REQUESTED: Step = "request created";
 const ACCEPTED: Step = "request accepted";
-const OFFERED: Step = "offer came";
-const AGREED: Step = "networks agreed upon";
+const OFFERED: Step = "offer received";
+const AGREED: Step = "networks configured";
 const CONNECTED: Step = "tunnel connected";
 const READY: Step = "virtual node Ready";
 const STEPS: [Step; 6] = [REQUESTED, ACCEPTED, OFFERED, AGREED, CONNECTED, READY];
 
-/// One peering: the milliseconds until each step, and those that one write took.
+/// One peering: the milliseconds until each step, and of one write.
 struct Run {
     steps: [f64; STEPS.len()],
     write: f64,
@@ -108,7 +108,7 @@ fn first_or_both(first: Step, second: Step, both: bool) -> Vec<Step> {
     if both { vec![first, second] } else { vec![first] }
 }
 
-/// Ends the peering, and waits until neither side has anything of it left.
+/// Ends the peering and waits until nothing of it is left on either side.
 async fn unpeer(rome: &Cluster, milan: &Cluster) {
     tombolo(rome, &["unpeer", "milan"]).await;
     let kinds = "resourcerequests,resourceoffers,networkconfigs,tunnelendpoints,namespacemaps";

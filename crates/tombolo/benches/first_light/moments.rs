@@ -1,4 +1,4 @@
-//! When something was first to be seen: from watches that run before it happens, on one clock.
+//! Times of events, from watches that start before them, on one clock.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,13 +14,13 @@ use tombolo_runtime::task::Tasks;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Between two attempts to watch what the API server does not know yet.
+/// Between two attempts to watch a kind that is not served yet.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// The name of something that happens.
+/// The name of an event.
 pub type Step = &'static str;
 
-/// Watches, and what they have seen. They end when it is dropped.
+/// Watches and their recorded events. They stop on drop.
 pub struct Moments {
     seen: mpsc::UnboundedReceiver<(Step, Instant)>,
     see: mpsc::UnboundedSender<(Step, Instant)>,
@@ -34,7 +34,7 @@ impl Moments {
         Self { seen, see, complete: Vec::new(), watches: Tasks::new() }
     }
 
-    /// Watches objects; `steps` says what an object shows to have happened.
+    /// Watches objects; `steps` returns the events that an object implies.
     pub fn watch<K>(&mut self, api: Api<K>, mut steps: impl FnMut(&K) -> Vec<Step> + Send + 'static)
     where
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -65,16 +65,16 @@ impl Moments {
         });
     }
 
-    /// Waits until all watches have begun: from then on nothing is missed.
+    /// Waits until all watches have started: from then on no event is missed.
     pub async fn begun(&mut self) -> Result<()> {
         for complete in self.complete.drain(..) {
             let begun = tokio::time::timeout(LIMIT, complete).await;
-            begun.context("a watch does not begin")?.context("a watch has ended")?;
+            begun.context("a watch does not start")?.context("a watch has ended")?;
         }
         Ok(())
     }
 
-    /// When each of these was seen first.
+    /// The time of the first occurrence of each event.
     pub async fn of(&mut self, steps: &[Step]) -> Result<BTreeMap<Step, Instant>> {
         let mut first = BTreeMap::new();
         while let Some(missing) = steps.iter().find(|step| !first.contains_key(*step)) {

@@ -1,10 +1,9 @@
-//! What processes of a node take, as its kernel tells.
+//! Memory and CPU time of the processes of a node.
 
 use anyhow::{Context, Result};
 use tombolo_testbed::Node;
 
-/// Prints, for every process of interest: id, program, name, memory in KiB, and ticks of the
-/// processor since it started. Memory that processes share is divided between them (Pss).
+/// Prints id, program, name, memory (PSS) in KiB and CPU ticks of every process of interest.
 const LOOK: &str = r#"
 for dir in /proc/[0-9]*; do
   words=$(tr '\0' ' ' 2>/dev/null <$dir/cmdline) || continue
@@ -29,20 +28,20 @@ pub struct Process {
     pub name: String,
     /// In MiB.
     pub memory: f64,
-    /// Time that the processor has spent on it, in seconds.
+    /// CPU time in seconds.
     pub time: f64,
 }
 
 impl Process {
-    /// Those of a node that belong to the product or are its yardsticks.
+    /// The processes of Tombolo and of the baseline on a node.
     pub async fn of(node: &Node) -> Result<Vec<Self>> {
         let said = node.run(&["sh", "-c", LOOK]).await?;
         let (lines, ticks) = said.trim().rsplit_once('\n').context("no process was found")?;
-        let ticks: f64 = ticks.parse().context("ticks in a second")?;
+        let ticks: f64 = ticks.parse().context("read the ticks per second")?;
         lines.lines().map(|line| Self::parse(line, ticks).context(line.to_owned())).collect()
     }
 
-    /// Whether it is one of ours, and not a yardstick.
+    /// Whether it is a process of Tombolo.
     pub fn is_ours(&self) -> bool {
         self.program == "tombolo"
     }

@@ -1,4 +1,4 @@
-//! The yardstick for whatever goes through an API server: how long one write takes there.
+//! The baseline for everything that goes through an API server: the duration of one write.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::figures::{median, milliseconds};
 
 const WRITES: usize = 21;
 
-/// Milliseconds from the request to the answer, the median of several writes.
+/// Milliseconds from request to response, median of several writes.
 pub async fn of_a_write(client: &Client) -> Result<f64> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     let parameters = PatchParams::apply("bench").force();

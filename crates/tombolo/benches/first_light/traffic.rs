@@ -1,5 +1,5 @@
-//! TCP throughput and round trips from pod to pod: through the tunnel, and beside it between nodes of
-//! one cluster.
+//! TCP throughput and round-trip time from pod to pod: through the tunnel and, as a baseline,
+//! between nodes of one cluster.
 
 use std::net::Ipv4Addr;
 
@@ -16,14 +16,14 @@ const RUNS: usize = 5;
 const SECONDS: usize = 5;
 const PINGS: usize = 200;
 
-/// The pods of a cluster: one beside the gateway, one on a node without it.
+/// The pods of a cluster: one on the node of the gateway, one on another.
 struct Pods {
     beside: Client,
     apart: Client,
 }
 
 pub async fn measure(rome: &Cluster, milan: &Cluster) -> Result<()> {
-    let names = names_of_milan(rome).await?;
+    let names = translated_cidr_of_milan(rome).await?;
     let (here, there) = (pods(rome).await?, pods(milan).await?);
     let named = |pod: &Client| translated(pod.address, names);
     let ways = [
@@ -57,14 +57,14 @@ pub async fn measure(rome: &Cluster, milan: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What rome calls the network of milan's pods.
-async fn names_of_milan(rome: &Cluster) -> Result<Ipv4Net> {
+/// Translated PodCIDR of milan in rome.
+async fn translated_cidr_of_milan(rome: &Cluster) -> Result<Ipv4Net> {
     let tunnels = list(rome, &["tunnelendpoints", "-A"]).await;
     let names = tunnels.first().and_then(|it| it["status"]["remoteNATPodCIDR"].as_str());
     Ok(names.context("there is no tunnel")?.parse()?)
 }
 
-/// The host part is kept.
+/// The translated address, with the same host part.
 fn translated(address: Ipv4Addr, network: Ipv4Net) -> Ipv4Addr {
     let host = u32::from(address) & u32::from(network.hostmask());
     Ipv4Addr::from(u32::from(network.network()) | host)
@@ -81,11 +81,11 @@ async fn pods(cluster: &Cluster) -> Result<Pods> {
     Ok(Pods { beside: one(beside)?, apart: one(apart)? })
 }
 
-/// Gigabits that arrive in a second.
+/// Received gigabits per second.
 async fn throughput(from: &Client, to: &Client, address: Ipv4Addr) -> Result<f64> {
     let mut all = Vec::new();
     for _ in 0..RUNS {
-        // It serves one client, and is gone.
+        // It serves one client and exits.
         to.run("iperf3 --server --one-off --daemon").await?;
         let script = format!(
             "for i in $(seq 50); do
@@ -100,7 +100,7 @@ async fn throughput(from: &Client, to: &Client, address: Ipv4Addr) -> Result<f64
     Ok(median(all))
 }
 
-/// Milliseconds there and back.
+/// Round-trip time in milliseconds.
 async fn round_trip(from: &Client, address: Ipv4Addr) -> Result<f64> {
     let said = from.run(&format!("ping -c {PINGS} -i 0.02 {address}")).await?;
     let times = said.lines().filter_map(|line| {

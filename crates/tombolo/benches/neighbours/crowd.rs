@@ -1,4 +1,4 @@
-//! Clusters that announce themselves in a local network, though there is nothing but that of them.
+//! Simulated clusters that are only announced in a local network.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -14,13 +14,13 @@ use tombolo_runtime::task::Task;
 use tombolo_testbed::Node;
 
 const SERVICE: &str = "_liqo_auth._tcp.local.";
-/// For how many seconds what each says holds, and how often it says so meanwhile.
+/// TTL of announcements in seconds, and announcements per TTL.
 const TTL: u32 = 90;
 const TIMES: u32 = 3;
-/// A network for benchmarks.
+/// In the address range for benchmarks (RFC 2544).
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 0);
 
-/// They are gone when this is dropped.
+/// The announcements end on drop.
 pub struct Crowd {
     namespace: String,
     daemon: ServiceDaemon,
@@ -28,8 +28,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// So many clusters in a network that the node has an interface to. Returns when each was heard
-    /// of, so that who comes now has to ask.
+    /// Announces this many clusters in a network of the node. Returns after the first
+    /// announcements, so that a new listener has to query.
     pub async fn gather(node: &Node, clusters: u16) -> Result<Self> {
         let namespace = format!("tombolo-crowd-{}", std::process::id());
         let near = node.network_namespace();
@@ -52,7 +52,7 @@ impl Crowd {
             daemon.enable_interface("lan0")?;
             Ok(daemon)
         });
-        let daemon = within.join().expect("it ends well").context("speak mDNS")?;
+        let daemon = within.join().expect("the thread does not panic").context("speak mDNS")?;
         for number in 0..clusters {
             announce(&daemon, number, 0).await?;
         }
@@ -68,7 +68,7 @@ impl Drop for Crowd {
     }
 }
 
-/// Each says again and again that it is there, as clusters do, at a time of its own.
+/// Announces each cluster periodically, at different times.
 async fn talk(daemon: ServiceDaemon, clusters: u16) {
     let pause = Duration::from_secs((TTL / TIMES).into()) / u32::from(clusters);
     let mut clock = tokio::time::interval(pause);
@@ -97,7 +97,7 @@ async fn announce(daemon: &ServiceDaemon, number: u16, times: u32) -> Result<()>
     info.set_requires_probe(false);
     loop {
         match daemon.register(info.clone()) {
-            // It has not yet taken what came before.
+            // Its queue is full.
             Err(mdns_sd::Error::Again) => tokio::time::sleep(Duration::from_millis(1)).await,
             done => return Ok(done?),
         }

@@ -1,6 +1,6 @@
-//! Two hundred clusters in one local network, in figures: how long `tombolo discovery` takes until
-//! it has an entry for each, and what it needs of processor, memory and writes then, and when all
-//! are known. Beside that stand as many single writes to the same API server, from the same run.
+//! Benchmark of two hundred clusters in one local network: the time until `tombolo discovery` has
+//! an entry for each, and its CPU time, memory and writes until then and when idle. The baseline is
+//! the same number of single writes to the same API server in the same run.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -28,7 +28,7 @@ use crowd::Crowd;
 use process::{Discovery, processor, writes_of};
 
 const CLUSTERS: u16 = 200;
-/// As long as an announcement holds by default: whatever is done again and again is done by then.
+/// The default TTL of announcements, which covers all periodic work.
 const IDLE: Duration = Duration::from_secs(90);
 
 #[tokio::main]
@@ -72,15 +72,15 @@ async fn main() -> Result<()> {
     row("as many single writes, one by one", seconds(one_by_one), Some(1.0));
     row("as many single writes, 16 at once", seconds(at_once), Some(at_once / one_by_one));
     row("from the start until all have an entry", seconds(found), Some(found / one_by_one));
-    row("processor until then", seconds(processor_then), Some(processor_then / found));
+    row("CPU time until then", seconds(processor_then), Some(processor_then / found));
     row("memory then", format!("{memory_then:.1} MiB"), None);
     row("writes until then", (made - before).to_string(), None);
     let idle = processor_later - processor_then;
     let share = idle / IDLE.as_secs_f64();
     let minutes = IDLE.as_secs_f64() / 60.0;
-    row("processor when all are known", format!("{:.2} % of a core", share * 100.0), None);
+    row("CPU when all are known", format!("{:.2} % of a core", share * 100.0), None);
     row("memory when all are known", format!("{memory_later:.1} MiB"), None);
-    row("writes a minute then", format!("{:.0}", (kept - made) as f64 / minutes), None);
+    row("writes per minute then", format!("{:.0}", (kept - made) as f64 / minutes), None);
     print(&format!("{CLUSTERS} clusters in one local network"), &rows);
     drop((discovery, crowd));
     bed.remove()?;

@@ -1,4 +1,4 @@
-//! `tombolo discovery` as a process of its own, and what it does.
+//! `tombolo discovery` as a process, and its resource usage.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use tombolo_testing::Side;
 
-/// In a second, on every Linux that this runs on.
+/// Ticks per second (USER_HZ).
 const TICKS: f64 = 100.0;
 
-/// A process. It is killed when this is dropped.
+/// A process. It is killed on drop.
 pub struct Discovery(Child);
 
 impl Discovery {
-    /// Starts the program in the network of the cluster's node.
+    /// Starts the program in the network namespace of the cluster's node.
     pub fn start(side: &Side, program: &Path) -> Result<Self> {
         let settings = &side.settings;
         let process = Command::new("ip")
@@ -41,23 +41,23 @@ impl Discovery {
 
 impl Drop for Discovery {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Seconds of processor that a process has used.
+/// CPU time of a process, in seconds.
 pub fn processor(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-    let (_, fields) = text.rsplit_once(") ").expect("the kernel tells");
+    let (_, fields) = text.rsplit_once(") ").expect("it has a name in parentheses");
     let ticks = |field: usize| -> f64 {
         fields.split(' ').nth(field).and_then(|text| text.parse().ok()).expect("a number")
     };
     (ticks(11) + ticks(12)) / TICKS
 }
 
-/// How often objects of a kind were written so far, as the API server says.
+/// Number of writes to objects of a kind, from the metrics of the API server.
 pub async fn writes_of(side: &Side, resource: &str) -> Result<u64> {
     let request = http::Request::get("/metrics").body(Vec::new())?;
     let metrics = side.client.request_text(request).await?;

@@ -1,4 +1,4 @@
-//! Objects into a cluster, by server-side apply.
+//! Applies objects by server-side apply.
 
 use anyhow::{Context, Result};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
@@ -19,7 +19,7 @@ pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {
     let parameters = PatchParams::apply(MANAGER).force();
     let patch = Patch::Apply(object);
     let mut applied = api.patch(name, &parameters, &patch).await;
-    // The API server takes a moment to serve a kind that was just defined.
+    // The API server serves a new CRD only after a short delay.
     for _ in 0..50 {
         match &applied {
             Err(error) if is_missing(error) => {
@@ -32,10 +32,11 @@ pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {
     applied.map(drop).with_context(what)
 }
 
-/// Where an object of ours belongs: those in a namespace say in which.
+/// The API for an object, by its kind and namespace.
 pub fn api_for(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
     let types = object.types.clone().unwrap_or_default();
-    let kind = GroupVersionKind::try_from(&types).context("tell the kind of a manifest")?;
+    let kind =
+        GroupVersionKind::try_from(&types).context("read apiVersion and kind of a manifest")?;
     let resource = ApiResource::from_gvk(&kind);
     Ok(match &object.metadata.namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
@@ -43,7 +44,7 @@ pub fn api_for(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObj
     })
 }
 
-/// The answer to a request for something, or of a kind, that is not there.
+/// Whether the object or its kind does not exist.
 pub fn is_missing(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }

@@ -1,4 +1,4 @@
-//! What can be found out about a cluster: its networks and how others reach its API server.
+//! Detects the CIDRs of a cluster and the URL at which others reach its API server.
 
 use anyhow::{Context, Result, bail};
 use ipnet::{IpNet, Ipv4Net};
@@ -11,27 +11,27 @@ use tombolo_api::{Cidr, names};
 
 use super::is_missing;
 
-/// A network, and who says so.
+/// A CIDR and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub cidr: Cidr,
     pub source: &'static str,
 }
 
-/// What the cluster tells about itself.
+/// Settings of the cluster, as far as they can be read from it.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// The networks of the object ServiceCIDR `kubernetes`.
+    /// CIDRs of the ServiceCIDR object `kubernetes`.
     service_cidrs: Vec<String>,
-    /// `ClusterConfiguration` of the ConfigMap that kubeadm leaves.
+    /// `ClusterConfiguration` in the ConfigMap of kubeadm.
     kubeadm: Option<String>,
-    /// Arguments of the kube-controller-manager, where it is a pod.
+    /// Arguments of kube-controller-manager, if it runs as a pod.
     controller_manager: Vec<String>,
-    /// The part of the pods' network that each node has.
+    /// PodCIDR of each node.
     nodes: Vec<(String, Ipv4Net)>,
     /// Address of the Service `default/kubernetes`.
     api_service: Option<std::net::IpAddr>,
-    /// Where the API servers themselves are.
+    /// URLs of the API servers, from their endpoints.
     api_servers: Vec<String>,
 }
 
@@ -68,10 +68,10 @@ pub async fn facts(client: &Client) -> Result<Facts> {
     })
 }
 
-/// The network of the pods.
+/// The PodCIDR of the cluster.
 pub fn pods(wanted: Option<Cidr>, facts: &Facts) -> Result<Found> {
     if let Some(cidr) = wanted {
-        return Ok(Found { cidr, source: "as --pod-cidr says" });
+        return Ok(Found { cidr, source: "--pod-cidr" });
     }
     if let Some(cidr) = facts.kubeadm.as_deref().and_then(|text| setting(text, "podSubnet")) {
         return Ok(Found { cidr, source: "ConfigMap kubeadm-config" });
@@ -81,17 +81,17 @@ pub fn pods(wanted: Option<Cidr>, facts: &Facts) -> Result<Found> {
         return Ok(Found { cidr, source: "--cluster-cidr of kube-controller-manager" });
     }
     let parts: Vec<Ipv4Net> = facts.nodes.iter().map(|(_, part)| *part).collect();
-    let cidr = around(&parts).context(
-        "the network of this cluster's pods can't be found out (neither kubeadm, nor \
-         kube-controller-manager, nor the nodes say): give it with --pod-cidr",
+    let cidr = covering(&parts).context(
+        "the PodCIDR of this cluster can't be detected (not in the settings of kubeadm, \
+         kube-controller-manager or the nodes): set --pod-cidr",
     )?;
-    Ok(Found { cidr, source: "around what the nodes have: --pod-cidr if that is not all" })
+    Ok(Found { cidr, source: "covers the nodes' CIDRs; set --pod-cidr if it is larger" })
 }
 
-/// The network of the services.
+/// The ServiceCIDR of the cluster.
 pub fn services(wanted: Option<Cidr>, facts: &Facts) -> Result<Found> {
     if let Some(cidr) = wanted {
-        return Ok(Found { cidr, source: "as --service-cidr says" });
+        return Ok(Found { cidr, source: "--service-cidr" });
     }
     if let Some(cidr) = facts.service_cidrs.iter().find_map(|cidr| first_ipv4(cidr)) {
         return Ok(Found { cidr, source: "ServiceCIDR kubernetes" });
@@ -99,30 +99,32 @@ pub fn services(wanted: Option<Cidr>, facts: &Facts) -> Result<Found> {
     if let Some(cidr) = facts.kubeadm.as_deref().and_then(|text| setting(text, "serviceSubnet")) {
         return Ok(Found { cidr, source: "ConfigMap kubeadm-config" });
     }
-    bail!("the network of this cluster's services can't be found out: give it with --service-cidr")
+    bail!("the ServiceCIDR of this cluster can't be detected: set --service-cidr")
 }
 
-/// Refuses networks that contradict what is known.
+/// Refuses CIDRs that contradict the state of the cluster.
 pub fn check(pods: Cidr, services: Cidr, facts: &Facts) -> Result<()> {
     let (pod_net, service_net) = (pods.net(), services.net());
     if pod_net.contains(&service_net) || service_net.contains(&pod_net) {
-        bail!("the pods' network {pods} and the services' network {services} overlap");
+        bail!("the PodCIDR {pods} and the ServiceCIDR {services} overlap");
     }
     for (node, part) in &facts.nodes {
         if !pod_net.contains(&IpNet::V4(*part)) {
-            bail!("node {node} has pods in {part}, outside of {pods}: --pod-cidr must hold both");
+            bail!(
+                "node {node} has pods in {part}, outside of {pods}: --pod-cidr must contain both"
+            );
         }
     }
     if let Some(address) = facts.api_service.filter(|address| !service_net.contains(address)) {
         bail!(
-            "Service default/kubernetes has the address {address}, outside of {services}: give \
-             --service-cidr as the API server has it"
+            "Service default/kubernetes has the address {address}, outside of {services}: set \
+             --service-cidr to the value of the API server"
         );
     }
     Ok(())
 }
 
-/// Where other clusters reach the API server.
+/// The URL at which other clusters reach the API server.
 pub fn api_server(wanted: Option<&str>, kubeconfig: &str, facts: &Facts) -> Result<String> {
     let valid = |url: &str| {
         url.starts_with("https://") && !url.contains(['"', '\\', ' ', '\n', '\'']) && url.len() > 8
@@ -138,8 +140,8 @@ pub fn api_server(wanted: Option<&str>, kubeconfig: &str, facts: &Facts) -> Resu
     }
     facts.api_servers.first().cloned().with_context(|| {
         format!(
-            "other clusters can't reach {kubeconfig}, and the cluster tells no other address of its \
-             API server: give one with --api-server-url"
+            "other clusters can't reach {kubeconfig}, and the cluster has no other address of its \
+             API server: set --api-server-url"
         )
     })
 }
@@ -154,8 +156,8 @@ fn is_loopback(url: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The /16 (or, if that is not enough, the smallest network) around all of them.
-fn around(parts: &[Ipv4Net]) -> Option<Cidr> {
+/// The /16 that contains all CIDRs or, where that is too small, the smallest network that does.
+fn covering(parts: &[Ipv4Net]) -> Option<Cidr> {
     let first = parts.first()?;
     let mut net = Ipv4Net::new(first.network(), first.prefix_len().min(16)).ok()?.trunc();
     while !parts.iter().all(|part| net.contains(part)) {
@@ -164,7 +166,7 @@ fn around(parts: &[Ipv4Net]) -> Option<Cidr> {
     Cidr::try_from(IpNet::V4(net)).ok()
 }
 
-/// A setting of kubeadm's YAML, which is the only one of its name.
+/// The value of a key in kubeadm's YAML, where the key occurs once.
 fn setting(text: &str, key: &str) -> Option<Cidr> {
     let mut lines = text.lines().map(str::trim);
     let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_network_is_asked_for_where_it_is_known_best() {
+    fn the_most_reliable_source_of_the_pod_cidr_wins() {
         let mut facts = facts();
         assert_eq!(pods(None, &facts).unwrap().cidr, cidr("10.244.0.0/16"));
         facts.controller_manager = vec!["--cluster-cidr=10.0.0.0/9,fd00::/48".into()];
@@ -235,21 +237,21 @@ mod tests {
     }
 
     #[test]
-    fn the_network_around_nodes_is_as_large_as_it_must_be() {
+    fn the_detected_pod_cidr_contains_all_nodes() {
         let net = |text: &str| text.parse::<Ipv4Net>().unwrap();
-        assert_eq!(around(&[net("10.244.7.0/24")]), Some(cidr("10.244.0.0/16")));
+        assert_eq!(covering(&[net("10.244.7.0/24")]), Some(cidr("10.244.0.0/16")));
         let far = [net("10.244.7.0/24"), net("10.245.0.0/24")];
-        assert_eq!(around(&far), Some(cidr("10.244.0.0/15")));
-        assert_eq!(around(&[]), None);
+        assert_eq!(covering(&far), Some(cidr("10.244.0.0/15")));
+        assert_eq!(covering(&[]), None);
     }
 
     #[test]
-    fn the_services_network_is_the_ipv4_one() {
+    fn the_service_cidr_is_the_ipv4_one() {
         assert_eq!(services(None, &facts()).unwrap().cidr, cidr("10.96.0.0/16"));
     }
 
     #[test]
-    fn networks_that_contradict_the_cluster_are_refused() {
+    fn cidrs_that_contradict_the_cluster_are_refused() {
         let refused = |pods: &str, services: &str| {
             check(cidr(pods), cidr(services), &facts()).unwrap_err().to_string()
         };
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn others_do_not_reach_a_loopback_address() {
+    fn a_loopback_url_is_replaced_by_the_endpoint_of_the_api_server() {
         let facts = facts();
         for local in ["https://127.0.0.1:6443", "https://localhost:1", "https://[::1]:6443"] {
             assert_eq!(api_server(None, local, &facts).unwrap(), "https://192.0.2.1:6443");

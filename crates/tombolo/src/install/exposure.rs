@@ -1,4 +1,4 @@
-//! How other clusters reach the auth service: what was asked for, or else what was chosen before.
+//! Exposure of the auth service to other clusters: from the flags, or unchanged.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::core::v1::{Secret, Service};
@@ -15,18 +15,27 @@ use super::is_missing;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Flags {
-    /// How the auth service is exposed [default: as it is, or NodePort]
+    /// Service type of the auth service [default: unchanged, or NodePort]
+    ///
+    /// Other clusters request their identity from the auth service over HTTPS, so they must reach
+    /// it. With ClusterIP, set --auth-ingress or --auth-url.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub auth_service_type: Option<ServiceType>,
-    /// Also expose it by an Ingress for this host; "" for none [default: as it is, or none]
+    /// Host of an Ingress for the auth service; "" for none [default: unchanged, or none]
+    ///
+    /// The Ingress controller must present the certificate of the auth service, in Secret
+    /// liqo/liqo-auth-cert: other clusters pin it.
     #[arg(long, value_name = "HOST")]
     pub auth_ingress: Option<String>,
-    /// Where other clusters reach it; "" to find it out [default: as it is, or found out]
+    /// URL of the auth service for other clusters; "" to detect it [default: unchanged, or detected]
+    ///
+    /// Set it where the address that other clusters use is not visible in this cluster, for example
+    /// behind NAT or an external load balancer.
     #[arg(long, value_name = "URL")]
     pub auth_url: Option<String>,
 }
 
-/// The type of the auth service's Service.
+/// Type of the Service of the auth service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ServiceType {
     #[default]
@@ -58,25 +67,25 @@ impl ServiceType {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exposure {
     pub service_type: ServiceType,
-    /// The host of the Ingress, if there is to be one.
+    /// Host of the Ingress, if any.
     pub ingress: Option<String>,
-    /// The URL that was named.
+    /// The configured URL, if any.
     url: Option<String>,
 }
 
 impl Exposure {
-    /// As the flags say, or else as it is in the cluster.
+    /// From the flags, with the current state of the cluster as default.
     pub async fn decide(flags: &Flags, client: &Client) -> Result<Self> {
         flags.decide(&Self::read(client).await?)
     }
 
-    /// What other clusters are told, unless it has to be found out.
-    pub fn told(&self) -> Option<String> {
+    /// The advertised URL; None if it has to be detected.
+    pub fn advertised_url(&self) -> Option<String> {
         self.url.clone().or_else(|| self.ingress.as_ref().map(|host| format!("https://{host}")))
     }
 
-    /// Takes an Ingress away that is no longer wanted.
-    pub async fn clear(&self, client: &Client) -> Result<()> {
+    /// Deletes the Ingress if it is not wanted any more.
+    pub async fn remove_unused(&self, client: &Client) -> Result<()> {
         if self.ingress.is_some() {
             return Ok(());
         }
@@ -100,20 +109,19 @@ impl Exposure {
 
     fn of(service: Option<&Service>, ingress: Option<&Ingress>) -> Self {
         let annotations = service.and_then(|service| service.metadata.annotations.as_ref());
-        let told = annotations.and_then(|all| all.get(AUTH_URL_ANNOTATION)).cloned();
+        let advertised = annotations.and_then(|all| all.get(AUTH_URL_ANNOTATION)).cloned();
         let rules = ingress.and_then(|ingress| ingress.spec.as_ref()?.rules.as_ref());
         let read = Self {
             service_type: service.and_then(ServiceType::of).unwrap_or_default(),
             ingress: rules.and_then(|rules| rules.first()?.host.clone()),
             url: None,
         };
-        let url = told.filter(|told| read.told().as_ref() != Some(told));
+        let url = advertised.filter(|url| read.advertised_url().as_ref() != Some(url));
         Self { url, ..read }
     }
 }
 
-/// What to do when the Ingress may not show the auth service's certificate, because that does not name
-/// the host.
+/// Advice when the certificate of the auth service does not name the host of the Ingress.
 pub async fn advice(client: &Client) -> Result<Option<String>> {
     let Some(host) = Exposure::read(client).await?.ingress else { return Ok(None) };
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
@@ -121,15 +129,16 @@ pub async fn advice(client: &Client) -> Result<Option<String>> {
     let secret = secret.context("read Secret liqo/liqo-auth-cert")?;
     Ok(secret.filter(|secret| !names(secret, &host)).map(|_| {
         format!(
-            "The certificate in Secret liqo/liqo-auth-cert does not name {host}: ingress-nginx, for \
-             one, shows another one then, to which no cluster keeps. One that does is made after \
-             `kubectl -n liqo delete secret liqo-auth-cert`, unless spec.auth.certificate gives it. \
-             Clusters that keep to the old one have to be told the new fingerprint."
+            "The certificate in Secret liqo/liqo-auth-cert does not name {host}. Some Ingress \
+             controllers, such as ingress-nginx, then present another certificate, which other \
+             clusters reject. Run `kubectl -n liqo delete secret liqo-auth-cert` to have a new one \
+             issued, or set spec.auth.certificate in the ClusterConfig. Clusters that pinned the \
+             old certificate need the new fingerprint."
         )
     }))
 }
 
-/// Whether the certificate in a Secret is for this host.
+/// Whether the certificate in a Secret is valid for this host.
 fn names(secret: &Secret, host: &str) -> bool {
     let pem = secret.data.as_ref().and_then(|data| data.get("tls.crt"));
     let certificate = pem.and_then(|pem| CertificateDer::from_pem_slice(&pem.0).ok());
@@ -146,7 +155,7 @@ impl Flags {
             Some(host) => {
                 ensure!(
                     is_host_name(host),
-                    "--auth-ingress {host:?} is not the name of a host, such as auth.example.com"
+                    "--auth-ingress {host:?} is not a host name, such as auth.example.com"
                 );
                 Some(host.to_owned())
             }
@@ -155,16 +164,17 @@ impl Flags {
             None => earlier.url.clone(),
             Some("") => None,
             Some(url) => Some(checked_url(url).map_err(|why| {
-                anyhow!("--auth-url {url:?}: {why}; it is such as https://auth.example.com:443")
+                anyhow!(
+                    "--auth-url {url:?}: {why}; expected a URL such as https://auth.example.com:443"
+                )
             })?),
         };
         let service_type = self.auth_service_type.unwrap_or(earlier.service_type);
         let exposure = Exposure { service_type, ingress, url };
         ensure!(
-            service_type != ServiceType::ClusterIp || exposure.told().is_some(),
-            "nobody outside of this cluster reaches a Service of type ClusterIP: say with \
-             --auth-ingress or --auth-url how they reach the auth service, or take another \
-             --auth-service-type"
+            service_type != ServiceType::ClusterIp || exposure.advertised_url().is_some(),
+            "other clusters can't reach a Service of type ClusterIP: set --auth-ingress or \
+             --auth-url, or another --auth-service-type"
         );
         Ok(exposure)
     }
@@ -192,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_chosen_before_stays() {
+    fn the_exposure_stays_unless_a_flag_changes_it() {
         let nothing = flags(None, None, None);
         assert_eq!(nothing.decide(&Exposure::default()).unwrap(), Exposure::default());
         assert_eq!(Exposure::of(None, None), Exposure::default());
@@ -205,23 +215,23 @@ mod tests {
         ] {
             assert_eq!(nothing.decide(&earlier).unwrap(), earlier);
         }
-        // A URL that was only that of the Ingress goes with it.
+        // A URL derived from the Ingress goes with it.
         let ingress = found("NodePort", &host, Some("rome.example.com"));
         assert_eq!(ingress.url, None);
         let none = flags(None, Some(""), None).decide(&ingress).unwrap();
-        assert_eq!((none.told(), none.ingress), (None, None));
+        assert_eq!((none.advertised_url(), none.ingress), (None, None));
         let moved = flags(None, Some("milan.example.com"), None).decide(&ingress).unwrap();
-        assert_eq!(moved.told().as_deref(), Some("https://milan.example.com"));
-        // One that somebody has named stays.
+        assert_eq!(moved.advertised_url().as_deref(), Some("https://milan.example.com"));
+        // A configured URL stays.
         let named = found("NodePort", &named, Some("rome.example.com"));
         let none = flags(None, Some(""), None).decide(&named).unwrap();
-        assert_eq!(none.told().as_deref(), Some("https://other.example.com:8443"));
+        assert_eq!(none.advertised_url().as_deref(), Some("https://other.example.com:8443"));
         let back = flags(None, None, Some("")).decide(&named).unwrap();
-        assert_eq!(back.told().as_deref(), Some("https://rome.example.com"));
+        assert_eq!(back.advertised_url().as_deref(), Some("https://rome.example.com"));
     }
 
     #[test]
-    fn what_can_not_work_is_refused_by_the_name_of_its_flag() {
+    fn an_invalid_exposure_is_refused_with_the_name_of_its_flag() {
         use ServiceType::ClusterIp;
         let complaint = |flags: Flags| flags.decide(&Exposure::default()).unwrap_err().to_string();
         assert!(complaint(flags(None, Some("192.0.2.1"), None)).starts_with("--auth-ingress"));

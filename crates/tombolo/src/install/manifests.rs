@@ -1,4 +1,4 @@
-//! The manifests: what is applied and what is printed.
+//! The manifests, to apply or to print.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use tombolo_api::{Cidr, ClusterId, ClusterName};
 
 use super::exposure::Exposure;
 
-/// What differs from cluster to cluster.
+/// The parameters of the manifests.
 #[derive(Debug, Clone)]
 pub struct Values {
     pub image: String,
@@ -18,11 +18,11 @@ pub struct Values {
     pub api_server_url: String,
     pub pod_cidr: Cidr,
     pub service_cidr: Cidr,
-    /// Whether the address service and its clients show each other certificates.
+    /// Whether the address service and its clients authenticate each other by certificates (mTLS).
     pub ipam_mtls: bool,
-    /// How other clusters reach the auth service.
+    /// Exposure of the auth service.
     pub exposure: Exposure,
-    /// What the ClusterConfig should say; None leaves it alone.
+    /// `auth.emptyToken` of the ClusterConfig; None leaves it unchanged.
     pub empty_token: Option<bool>,
 }
 
@@ -35,7 +35,7 @@ macro_rules! files {
 const COMMON: &str = "common.yaml";
 const BASE: &str = "base.yaml";
 
-/// What `auth.yaml` says of the host is in the certificate that `control` makes.
+/// `control` issues the certificate for the host in `auth.yaml`.
 const TEMPLATES: [(&str, &str); 11] = files![
     "common.yaml",
     "base.yaml",
@@ -50,7 +50,7 @@ const TEMPLATES: [(&str, &str); 11] = files![
     "policy.yaml"
 ];
 
-/// All objects, in an order in which they can be made.
+/// All objects, in the order of creation.
 pub fn objects(values: &Values) -> Result<Vec<DynamicObject>> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -107,12 +107,12 @@ fn render(
             ipam_mtls => values.ipam_mtls.to_string(),
             auth_service_type => values.exposure.service_type.as_str(),
             auth_ingress => values.exposure.ingress.clone(),
-            auth_url => values.exposure.told(),
+            auth_url => values.exposure.advertised_url(),
             settings,
         })
     });
     let text = rendered.with_context(|| format!("render {name}"))?;
-    serde_saphyr::from_multiple(&text).with_context(|| format!("read {name} as rendered"))
+    serde_saphyr::from_multiple(&text).with_context(|| format!("parse {name} after rendering"))
 }
 
 fn definitions() -> Result<Vec<DynamicObject>> {
@@ -121,7 +121,7 @@ fn definitions() -> Result<Vec<DynamicObject>> {
         labels.insert("app.kubernetes.io/part-of".into(), "liqo".into());
         serde_json::from_value(serde_json::to_value(crd)?)
     });
-    all.collect::<Result<_, _>>().context("write the definitions of the kinds")
+    all.collect::<Result<_, _>>().context("serialize the CRDs")
 }
 
 fn cluster_config(values: &Values) -> Result<Option<DynamicObject>> {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_has_a_name_and_belongs_to_us() {
+    fn every_object_has_a_name_and_our_label() {
         for object in objects(&values()).unwrap() {
             let labels = object.metadata.labels.clone().unwrap_or_default();
             assert_eq!(labels.get("app.kubernetes.io/part-of").unwrap(), "liqo", "{object:?}");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_what_is_applied() {
+    fn the_printed_manifests_are_the_applied_ones() {
         let text = print(&values()).unwrap();
         let read: Vec<DynamicObject> = serde_saphyr::from_multiple(&text).unwrap();
         assert_eq!(
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_component_runs_in_another_cluster() {
+    fn no_component_is_scheduled_to_a_virtual_node() {
         let all = workloads();
         assert_eq!(all.len(), 6);
         for workload in all {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_of_the_cluster_ask_for_addresses() {
+    fn only_pods_of_the_cluster_reach_the_address_service() {
         let all = objects(&values()).unwrap();
         let policy = all.iter().find(|o| kind(o) == "NetworkPolicy").unwrap();
         let rules = policy.data["spec"]["ingress"].as_array().unwrap();
@@ -240,11 +240,15 @@ mod tests {
         };
         assert_eq!(from(6000), serde_json::json!([{"namespaceSelector": {}}]));
         assert_eq!(from(9443), serde_json::Value::Null, "the API server may be anywhere");
-        assert_eq!(from(8080), serde_json::Value::Null, "a node is no pod");
+        assert_eq!(
+            from(8080),
+            serde_json::Value::Null,
+            "probes come from the node, not from a pod"
+        );
     }
 
     #[test]
-    fn the_webhook_leaves_its_certificate_to_the_controllers() {
+    fn the_ca_bundle_of_the_webhook_is_left_to_the_controllers() {
         let all = objects(&values()).unwrap();
         let webhook = all.iter().find(|o| kind(o) == "MutatingWebhookConfiguration").unwrap();
         let client = &webhook.data["webhooks"][0]["clientConfig"];

@@ -1,4 +1,4 @@
-//! `tombolo install`: everything that a cluster needs, or the same as manifests.
+//! `tombolo install`: applies or prints all manifests.
 
 mod apply;
 mod detect;
@@ -27,36 +27,53 @@ pub use ready::{Component, SELECTOR, components};
 pub struct Arguments {
     #[command(flatten)]
     pub target: Target,
-    /// What to call this cluster [default: as the kubeconfig does]
+    /// Name of this cluster [default: unchanged, or from the kubeconfig]
+    ///
+    /// A DNS label of at most 45 characters. Other clusters show it in names of nodes and
+    /// namespaces, so clusters that peer need different names.
     #[arg(long, value_name = "NAME")]
     pub cluster_name: Option<ClusterName>,
-    /// What identifies this cluster, for ever [default: a random UUID]
+    /// Permanent id of this cluster [default: unchanged, or a random UUID]
+    ///
+    /// A DNS label. Other clusters identify this one by it, so it can't change until Tombolo is
+    /// uninstalled.
     #[arg(long, value_name = "ID")]
     pub cluster_id: Option<ClusterId>,
-    /// Network of the pods [default: found out]
+    /// PodCIDR of this cluster [default: detected]
+    ///
+    /// Detected from kubeadm, kube-controller-manager or the nodes. Set it if the detected CIDR
+    /// does not contain all pods.
     #[arg(long, value_name = "CIDR")]
     pub pod_cidr: Option<Cidr>,
-    /// Network of the services [default: found out]
+    /// ServiceCIDR of this cluster [default: detected]
     #[arg(long, value_name = "CIDR")]
     pub service_cidr: Option<Cidr>,
-    /// Where other clusters reach this one's API server [default: as the kubeconfig does]
+    /// URL at which other clusters reach this API server [default: from the kubeconfig]
+    ///
+    /// Peers use it with the identity that the auth service issues to them. Set it if the URL in
+    /// the kubeconfig works only from this machine.
     #[arg(long, value_name = "URL")]
     pub api_server_url: Option<String>,
-    /// Whether other clusters get an identity here without a token
+    /// Whether other clusters get an identity without a token
+    ///
+    /// By default they present the token in Secret liqo/auth-token. Enable it only where everyone
+    /// who can reach the auth service is trusted.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub empty_token: Option<bool>,
     #[command(flatten)]
     pub auth: exposure::Flags,
-    /// Whether the address service answers only clients with a certificate of this cluster
+    /// Whether clients of the address service need a certificate of this cluster (mTLS)
+    ///
+    /// By default every pod of this cluster can use the address service.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub ipam_mtls: Option<bool>,
-    /// The image of the components
+    /// Container image of the components
     #[arg(long, default_value = "localhost/tombolo:dev")]
     pub image: String,
     /// Print the manifests instead of applying them
     #[arg(long)]
     pub print: bool,
-    /// How long to wait until everything is ready, in seconds
+    /// Seconds to wait until all components are ready
     #[arg(long, default_value_t = 180, value_name = "SECONDS")]
     pub timeout: u64,
 }
@@ -74,13 +91,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         bars.finish();
         let installed = done?;
         println!(
-            "Tombolo runs in {} (id {}). Other clusters: `kubectl get foreignclusters`; \
-             `tombolo peer NAME` joins one.",
+            "Tombolo runs in {} (id {}). List discovered clusters with `kubectl get \
+             foreignclusters` and peer with `tombolo peer NAME`.",
             installed.cluster_name, installed.cluster_id
         );
         match tombolo_control::auth_url::find(&connection.client).await {
-            Ok(url) => println!("Other clusters are told that it is at {url}."),
-            Err(error) => println!("Other clusters can't be told where it is: {error}."),
+            Ok(url) => println!("Auth service for other clusters: {url}"),
+            Err(error) => println!("The auth service has no URL for other clusters yet: {error}."),
         }
         if let Some(advice) = exposure::advice(&connection.client).await? {
             println!("{advice}");
@@ -89,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// Which cluster it was installed in.
+/// Name and id of the cluster.
 #[derive(Debug, Clone)]
 pub struct Installed {
     pub cluster_name: ClusterName,
@@ -111,14 +128,14 @@ pub async fn install(
         bars.share(scope, "applying manifests", done, objects.len());
         apply::apply(client, object).await?;
     }
-    values.exposure.clear(client).await?;
+    values.exposure.remove_unused(client).await?;
     bars.say(scope, format!("{} objects applied", objects.len()));
-    let patience = Duration::from_secs(arguments.timeout);
-    ready::wait(client, patience, |what| bars.say(scope, what)).await?;
+    let timeout = Duration::from_secs(arguments.timeout);
+    ready::wait(client, timeout, |what| bars.say(scope, what)).await?;
     Ok(Installed { cluster_name: values.cluster_name, cluster_id: values.cluster_id })
 }
 
-/// An uninstall that came to no end has asked the nodes to stay clean.
+/// After an interrupted uninstall, its ConfigMap would make the nodes clean up again.
 async fn withdraw_uninstall(client: &Client) -> Result<()> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), names::NAMESPACE);
     match api.delete(names::UNINSTALL, &DeleteParams::default()).await {
@@ -129,13 +146,13 @@ async fn withdraw_uninstall(client: &Client) -> Result<()> {
     }
 }
 
-/// The settings of a cluster in which Tombolo is installed.
+/// The settings of the installation, if there is one.
 pub async fn settings(client: &Client) -> Result<Option<ConfigMap>> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), names::NAMESPACE);
     api.get_opt(names::CLUSTER_SETTINGS).await.context("read ConfigMap liqo/liqo-cluster")
 }
 
-/// Which cluster this is, or advice when Tombolo is not installed in it.
+/// Name and id of the cluster; fails with advice when Tombolo is not installed.
 pub async fn identity(connection: &Connection) -> Result<Installed> {
     let found = settings(&connection.client).await?;
     let identity = found.as_ref().and_then(|settings| {
@@ -147,7 +164,7 @@ pub async fn identity(connection: &Connection) -> Result<Installed> {
     });
     identity.with_context(|| {
         format!(
-            "Tombolo is not installed in the cluster at {}: `tombolo install` does that",
+            "Tombolo is not installed in the cluster at {}: run `tombolo install`",
             connection.url
         )
     })
@@ -162,7 +179,7 @@ async fn cluster_name(arguments: &Arguments, connection: &Connection) -> Result<
     }
     let label = as_label(&connection.cluster);
     label.parse().with_context(|| {
-        format!("make a name of {:?}: give one with --cluster-name", connection.cluster)
+        format!("derive a cluster name from {:?}: set --cluster-name", connection.cluster)
     })
 }
 
@@ -174,13 +191,13 @@ async fn values(
     let client = &connection.client;
     ensure!(
         !arguments.image.is_empty() && !arguments.image.contains(['"', '\\', ' ', '\n']),
-        "{:?} is not the name of an image",
+        "--image {:?} is not an image name",
         arguments.image
     );
     let earlier = identity(connection).await.ok();
     let cluster_id = match (&arguments.cluster_id, earlier) {
         (Some(wanted), Some(earlier)) if *wanted != earlier.cluster_id => bail!(
-            "this cluster has the id {} and keeps it: leave --cluster-id out, or `tombolo \
+            "this cluster has the permanent id {}: omit --cluster-id, or run `tombolo \
              uninstall` first",
             earlier.cluster_id
         ),
@@ -190,13 +207,13 @@ async fn values(
     };
     let facts = detect::facts(client).await?;
     let pods = detect::pods(arguments.pod_cidr, &facts)?;
-    say(format!("pods have {} ({})", pods.cidr, pods.source));
+    say(format!("PodCIDR {} ({})", pods.cidr, pods.source));
     let services = detect::services(arguments.service_cidr, &facts)?;
-    say(format!("services have {} ({})", services.cidr, services.source));
+    say(format!("ServiceCIDR {} ({})", services.cidr, services.source));
     detect::check(pods.cidr, services.cidr, &facts)?;
     let configs: Api<ClusterConfig> = Api::all(client.clone());
     let configured = match configs.get_opt(names::CLUSTER_CONFIG).await {
-        // Without the definition there is no object either.
+        // The CRD does not exist yet.
         Err(error) if is_missing(&error) => None,
         other => other.context("read ClusterConfig cluster")?,
     };
@@ -219,7 +236,7 @@ async fn values(
         service_cidr: services.cidr,
         ipam_mtls,
         exposure: Exposure::decide(&arguments.auth, client).await?,
-        // What somebody has set since stays as it is, unless told otherwise.
+        // Without the flag, a later change of the ClusterConfig by the user stays.
         empty_token: match (arguments.empty_token, configured) {
             (None, Some(_)) => None,
             (wanted, _) => Some(wanted.unwrap_or(false)),
@@ -227,7 +244,7 @@ async fn values(
     })
 }
 
-/// A DNS label of whatever a kubeconfig calls a cluster: `arn:aws:eks:…/Prod` → `arn-aws-eks-…-prod`.
+/// A DNS label from a cluster name in a kubeconfig: `arn:aws:eks:…/Prod` → `arn-aws-eks-…-prod`.
 fn as_label(text: &str) -> String {
     let mut label = String::new();
     for c in text.chars().map(|c| c.to_ascii_lowercase()) {
@@ -246,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_kubeconfig_calls_a_cluster_becomes_a_label() {
+    fn a_cluster_name_in_a_kubeconfig_becomes_a_dns_label() {
         assert_eq!(as_label("rome"), "rome");
         assert_eq!(
             as_label("gke_my-project_europe-west8_Prod"),

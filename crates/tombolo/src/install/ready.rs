@@ -1,4 +1,4 @@
-//! Whether the components run, and why they don't.
+//! Readiness of the components, and the reasons why pods are not ready.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use tombolo_api::names;
 
-/// What all objects of the components are labelled with.
+/// Selects all objects of Tombolo.
 pub const SELECTOR: &str = "app.kubernetes.io/part-of=liqo";
 
-/// A component, and how many of its pods are ready.
+/// A component and the number of its ready pods.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Component {
     pub name: String,
     pub ready: i32,
     pub wanted: i32,
-    /// Whether the pods that are ready are also the newest.
+    /// Whether the ready pods are of the latest generation.
     #[serde(skip)]
     pub current: bool,
 }
@@ -32,7 +32,7 @@ impl Component {
     }
 }
 
-/// The components as they are now.
+/// The current state of the components.
 pub async fn components(client: &Client) -> Result<Vec<Component>> {
     let selected = ListParams::default().labels(SELECTOR);
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), names::NAMESPACE);
@@ -46,7 +46,7 @@ pub async fn components(client: &Client) -> Result<Vec<Component>> {
 }
 
 /// Waits until all components are ready.
-pub async fn wait(client: &Client, patience: Duration, say: impl Fn(String)) -> Result<()> {
+pub async fn wait(client: &Client, timeout: Duration, say: impl Fn(String)) -> Result<()> {
     let waiting = async {
         let mut changes = changes(client);
         while changes.next().await.is_some() {
@@ -67,14 +67,14 @@ pub async fn wait(client: &Client, patience: Duration, say: impl Fn(String)) -> 
         }
         bail!("the watch of the components ended")
     };
-    match tokio::time::timeout(patience, waiting).await {
+    match tokio::time::timeout(timeout, waiting).await {
         Ok(done) => done,
         Err(_) => {
             let reasons = reasons(client).await.unwrap_or_default();
             bail!(
-                "not all components became ready within {} s:\n{}\n`kubectl -n liqo describe pods` \
-                 and `kubectl -n liqo logs` say more; `tombolo install` goes on from here",
-                patience.as_secs(),
+                "not all components became ready within {} s:\n{}\nsee `kubectl -n liqo describe \
+                 pods` and `kubectl -n liqo logs`, then run `tombolo install` again",
+                timeout.as_secs(),
                 reasons.join("\n")
             )
         }
@@ -89,7 +89,7 @@ fn short(name: &str) -> &str {
     name.strip_prefix("liqo-").unwrap_or(name)
 }
 
-/// An item whenever one of the workloads changed.
+/// An item for every change of a workload.
 fn changes(client: &Client) -> stream::BoxStream<'static, ()> {
     let config = watcher::Config::default().labels(SELECTOR);
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), names::NAMESPACE);
@@ -126,7 +126,7 @@ fn of_daemon_set(daemons: &DaemonSet) -> Component {
     }
 }
 
-/// For each pod that is not ready, why.
+/// The reason for each pod that is not ready.
 async fn reasons(client: &Client) -> Result<Vec<String>> {
     let api: Api<Pod> = Api::namespaced(client.clone(), names::NAMESPACE);
     let pods = api.list(&ListParams::default().labels(SELECTOR)).await?;
@@ -142,8 +142,8 @@ fn reason(pod: &Pod) -> Option<String> {
     };
     if let Some(unscheduled) = condition("PodScheduled") {
         return Some(format!(
-            "no node for it: {}",
-            unscheduled.message.clone().unwrap_or_else(|| "not scheduled yet".into())
+            "not scheduled: {}",
+            unscheduled.message.clone().unwrap_or_else(|| "no node assigned yet".into())
         ));
     }
     condition("Ready")?;
@@ -153,7 +153,7 @@ fn reason(pod: &Pod) -> Option<String> {
             let reason = waiting.reason.unwrap_or_else(|| "waiting".into());
             let hint = if reason.contains("Image") {
                 format!(
-                    ": node {} can't get the image {} (--image names another)",
+                    ": node {} can't pull the image {} (set --image)",
                     pod.spec.as_ref()?.node_name.as_deref().unwrap_or("?"),
                     container.image
                 )
@@ -163,10 +163,10 @@ fn reason(pod: &Pod) -> Option<String> {
             return Some(format!("{reason}{hint}"));
         }
         if let Some(ended) = state.terminated {
-            return Some(format!("ended with exit code {}", ended.exit_code));
+            return Some(format!("terminated with exit code {}", ended.exit_code));
         }
         if !container.ready {
-            return Some("runs, but does not say that it is ready".into());
+            return Some("running, but its readiness probe fails".into());
         }
     }
     Some("not started yet".into())

@@ -1,5 +1,5 @@
-//! What the playground shows: Tombolo in every cluster, the first one peered with the others, and an
-//! application that runs in all of them.
+//! The demo of the playground: Tombolo in every cluster, the first one peered with the others, and
+//! an application that runs in all of them.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::install::{self, Installed};
 use crate::watching::Watches;
 use crate::{offload, peer};
 
-/// Where the application answers, for pods of all clusters.
+/// URL of the application, for pods of all clusters.
 pub const URL: &str = "http://web.shop.svc/cgi-bin/hello";
 
 const NAMESPACE: &str = "shop";
 const SHOP: &str = include_str!("shop.yaml");
-const PATIENCE: Duration = Duration::from_secs(90);
-const ASK_AGAIN: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_secs(90);
+const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
 pub async fn show(testbed: &Testbed, bars: &Bars) -> Result<()> {
     let sides = try_join_all(testbed.clusters().iter().map(|cluster| install(cluster, bars)));
@@ -41,16 +41,16 @@ pub async fn show(testbed: &Testbed, bars: &Bars) -> Result<()> {
             token_file: None,
             name: None,
             fingerprint: None,
-            timeout: PATIENCE.as_secs(),
+            timeout: TIMEOUT.as_secs(),
         };
         peer::peer(&arguments, &home.connection, &home.installed, bars)
             .await
             .with_context(|| format!("peer {} with {}", home.name(), other.name()))?;
     }
     let first = testbed.cluster(home.name());
-    // The namespace first: pods that are made before it is offloaded stay here.
+    // The namespace first: pods created before it is offloaded stay in this cluster.
     let (namespace, application) = SHOP.split_once("---\n").expect("there are several documents");
-    first.apply(namespace).await.context("make namespace shop")?;
+    first.apply(namespace).await.context("create namespace shop")?;
     if !others.is_empty() {
         let arguments = offload::Offload {
             target: Target::default(),
@@ -59,14 +59,14 @@ pub async fn show(testbed: &Testbed, bars: &Bars) -> Result<()> {
             remote_name: None,
             pods: PodOffloadingStrategy::LocalAndRemote,
             cluster_selector: Vec::new(),
-            timeout: PATIENCE.as_secs(),
+            timeout: TIMEOUT.as_secs(),
         };
         offload::offload(&arguments, &home.connection, bars)
             .await
             .context("offload namespace shop")?;
     }
     bars.say(home.name(), "starting Deployment shop/web");
-    first.apply(application).await.context("make Deployment and Service shop/web")?;
+    first.apply(application).await.context("create Deployment and Service shop/web")?;
     first.deployed(NAMESPACE, "web").await.context("wait for Deployment shop/web")?;
     bars.say(home.name(), "Deployment shop/web runs; waiting until all its pods reach the Service");
     let pods: Api<Pod> = Api::namespaced(home.connection.client.clone(), NAMESPACE);
@@ -78,13 +78,13 @@ pub async fn show(testbed: &Testbed, bars: &Bars) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the Service answers to a pod: kube-proxy on its node takes a moment to know it.
+/// Waits until a pod reaches the Service: kube-proxy on its node needs a moment.
 async fn reaches_service(cluster: &Cluster, pod: &Pod) -> Result<()> {
     let name = pod.name_any();
     let curl = ["curl", "-sS", "-f", "-m", "2", "-o", "/dev/null", URL];
     let mut last = None;
-    let asking = async {
-        let mut turns = tokio::time::interval(ASK_AGAIN);
+    let attempts = async {
+        let mut turns = tokio::time::interval(RETRY_INTERVAL);
         loop {
             turns.tick().await;
             match cluster.exec(NAMESPACE, &name, &curl).await {
@@ -93,20 +93,20 @@ async fn reaches_service(cluster: &Cluster, pod: &Pod) -> Result<()> {
             }
         }
     };
-    if tokio::time::timeout(PATIENCE, asking).await.is_ok() {
+    if tokio::time::timeout(TIMEOUT, attempts).await.is_ok() {
         return Ok(());
     }
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("?");
-    let why = last.map_or("nothing was heard".to_owned(), |error| error.to_string());
+    let why = last.map_or("no response".to_owned(), |error| error.to_string());
     bail!(
-        "{URL} does not answer to pod {name} on node {node} within {} s ({why}): `tombolo status` and \
-         `kubectl -n shop get pods,endpointslices` (tombolo playground shell {}) say more",
-        PATIENCE.as_secs(),
+        "{URL} does not answer pod {name} on node {node} within {} s ({why}): see `tombolo status` \
+         and `kubectl -n shop get pods,endpointslices` (tombolo playground shell {})",
+        TIMEOUT.as_secs(),
         cluster.name()
     )
 }
 
-/// A cluster with Tombolo in it.
+/// A cluster and its installation of Tombolo.
 struct Side {
     connection: Connection,
     installed: Installed,
@@ -134,13 +134,13 @@ async fn install(cluster: &Cluster, bars: &Bars) -> Result<Side> {
         ipam_mtls: None,
         image: "localhost/tombolo:dev".into(),
         print: false,
-        timeout: PATIENCE.as_secs(),
+        timeout: TIMEOUT.as_secs(),
     };
     let installed = install::install(&arguments, &connection, bars).await.with_context(failed)?;
     Ok(Side { connection, installed })
 }
 
-/// Waits until one cluster has found the other.
+/// Waits until one cluster has discovered the other.
 async fn discovered(home: &Side, other: &Side, bars: &Bars) -> Result<()> {
     bars.say(home.name(), format!("waiting until {} is discovered", other.name()));
     let mut watches = Watches::default();
@@ -150,17 +150,17 @@ async fn discovered(home: &Side, other: &Side, bars: &Bars) -> Result<()> {
         let identity = cluster.spec.cluster_identity.as_ref();
         identity.is_some_and(|identity| identity.cluster_id == other.installed.cluster_id)
     };
-    let found = watches.until(PATIENCE, || {
+    let found = watches.until(TIMEOUT, || {
         let state = store.state();
         state.iter().find(|cluster| is_other(cluster)).map(|cluster| cluster.name_any())
     });
     found.await?.map(drop).with_context(|| {
         format!(
-            "{} has not found {} within {} s: `kubectl -n liqo logs deploy/liqo-discovery` in both \
-             clusters (tombolo playground shell {}) says why",
+            "{} has not discovered {} within {} s: see `kubectl -n liqo logs deploy/liqo-discovery` \
+             in both clusters (tombolo playground shell {})",
             home.name(),
             other.name(),
-            PATIENCE.as_secs(),
+            TIMEOUT.as_secs(),
             home.name()
         )
     })

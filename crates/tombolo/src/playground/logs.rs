@@ -10,12 +10,12 @@ use tombolo_testbed::{Component, Node, Testbed};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The node, such as rome-1
+    /// Name of the node, such as rome-1
     #[arg(requires = "component")]
     node: Option<String>,
-    /// The component, such as kubelet
+    /// Name of the component, such as kubelet
     component: Option<String>,
-    /// Go on printing what is added
+    /// Follow the log
     #[arg(long, short, requires = "component")]
     follow: bool,
 }
@@ -49,7 +49,7 @@ fn list(testbed: &Testbed) -> Result<()> {
             println!("{}", line(node, component));
         }
     }
-    println!("\n`tombolo playground logs NODE COMPONENT` prints one, with -f for what comes.");
+    println!("\n`tombolo playground logs NODE COMPONENT` prints a log, -f follows it.");
     Ok(())
 }
 

@@ -15,7 +15,7 @@ const DEFAULT_NAME: &str = "playground";
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Which playground, for those who want several
+    /// Name of the playground, to run several
     #[arg(long, global = true, default_value = DEFAULT_NAME)]
     name: String,
     #[command(subcommand)]
@@ -24,24 +24,29 @@ pub struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Start clusters, join them and run an application in all; asked twice, it mends what does not run
+    /// Start clusters, peer them and run an application in all
+    ///
+    /// Run it again to restart nodes and components that have stopped.
     Up(up::Arguments),
-    /// Build and fetch what the clusters need, without starting any
+    /// Build and download everything the clusters need
+    ///
+    /// `up` does this too. Kubernetes, etcd and CoreDNS are built from source, which takes half an
+    /// hour or more on two cores, and only once.
     Prepare,
-    /// Show clusters, nodes and what runs on them
+    /// Show clusters, nodes, processes and memory
     Status,
     /// Print the path of a cluster's kubeconfig
     Kubeconfig {
-        /// The cluster's name
+        /// Name of the cluster
         cluster: String,
     },
     /// Open a shell with kubectl set up for a cluster
     Shell(shell::Arguments),
     /// List the logs of all components, or print one
     Logs(logs::Arguments),
-    /// Remove the clusters and all they have made
+    /// Remove the clusters
     Down {
-        /// Also the clusters of tests, even if they are in use
+        /// Also remove other playgrounds and clusters of tests, even while in use
         #[arg(long)]
         all: bool,
     },
@@ -74,22 +79,22 @@ fn kubeconfig(testbed: &Testbed, name: &str) -> Result<()> {
 fn down(name: &str, all: bool) -> Result<()> {
     let removed = Testbed::sweep(|testbed| all || testbed == name)?;
     match removed.as_slice() {
-        [] => println!("Nothing is running: nothing to remove."),
+        [] => println!("No clusters to remove."),
         names => println!("Removed: {}.", names.join(", ")),
     }
     for dir in Testbed::unreadable() {
         eprintln!(
-            "{} belongs to clusters of another version of tombolo: remove them with that one",
+            "{} belongs to clusters of another version of tombolo: remove them with that version",
             dir.display()
         );
     }
     Ok(())
 }
 
-/// The playground that runs, with the program's own advice when there is none.
+/// The running playground; fails with advice when there is none.
 fn existing(name: &str) -> Result<Testbed> {
     Testbed::find(name, Progress::silent())?
-        .context("no playground is running: `sudo tombolo playground up` starts one")
+        .context("no playground is running: start one with `sudo tombolo playground up`")
 }
 
 fn cluster<'a>(testbed: &'a Testbed, name: &str) -> Result<&'a Cluster> {

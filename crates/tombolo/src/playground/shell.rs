@@ -8,9 +8,9 @@ use tombolo_testbed::Testbed;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The cluster's name
+    /// Name of the cluster
     cluster: String,
-    /// A command to run instead of a shell
+    /// Command to run instead of a shell
     #[arg(last = true)]
     command: Vec<String>,
 }

@@ -5,7 +5,7 @@ use comfy_table::{Table, presets};
 use tombolo_testbed::{Cluster, KUBERNETES, Node, Testbed};
 
 pub fn run(testbed: &Testbed) -> Result<()> {
-    // Only root may see which processes belong to which node.
+    // Only root can read the namespaces of the nodes' processes.
     tombolo_testbed::require_root()?;
     print(&tokio::runtime::Runtime::new()?, testbed)
 }

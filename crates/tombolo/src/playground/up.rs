@@ -10,13 +10,13 @@ use crate::image;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// How many clusters
+    /// Number of clusters
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=MAX_CLUSTERS as i64))]
     clusters: u8,
-    /// How many nodes each cluster has
+    /// Number of nodes in each cluster
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_NODES)))]
     nodes: u8,
-    /// Only the clusters, without Tombolo in them
+    /// Start the clusters without Tombolo
     #[arg(long)]
     bare: bool,
 }
@@ -30,18 +30,18 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<()> {
     tombolo_testbed::require_root()?;
     ensure!(
         arguments.bare || image::is_static(),
-        "only the static program can be installed in clusters: `make playground` builds and runs it; \
-         with --bare, there are clusters without Tombolo"
+        "only a static build can be installed in clusters: run `make playground`, or use --bare \
+         for clusters without Tombolo"
     );
     let runtime = tokio::runtime::Runtime::new()?;
     let bars = Bars::new();
     let started = match Testbed::find(name, bars.progress())? {
         Some(testbed) => same_shape(&testbed, arguments)
-            .and_then(|()| runtime.block_on(mend(&testbed)))
+            .and_then(|()| runtime.block_on(repair(&testbed)))
             .map(|()| testbed),
         None => runtime.block_on(start(name, arguments, &bars)),
     };
-    let shown = started.and_then(|testbed| {
+    let outcome = started.and_then(|testbed| {
         for cluster in testbed.clusters() {
             cluster.give_to_caller()?;
         }
@@ -52,15 +52,15 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<()> {
         Ok((testbed, demo))
     });
     bars.finish();
-    let (testbed, demo) = shown?;
+    let (testbed, demo) = outcome?;
     status::print(&runtime, &testbed)?;
     if demo.is_ok() {
-        print_what_next(name, &testbed, arguments);
+        print_next_steps(name, &testbed, arguments);
     }
-    demo.context("the clusters run, but what they should show does not")
+    demo.context("the clusters run, but the demo failed")
 }
 
-async fn mend(testbed: &Testbed) -> Result<()> {
+async fn repair(testbed: &Testbed) -> Result<()> {
     testbed.repair().await?;
     if image::is_static() {
         let own = images::tombolo(&image::own_program()?);
@@ -71,10 +71,10 @@ async fn mend(testbed: &Testbed) -> Result<()> {
 
 async fn start(name: &str, arguments: &Arguments, bars: &Bars) -> Result<Testbed> {
     let progress = bars.progress();
-    // The toolbox is made of programs that may still have to be installed.
+    // The toolbox image contains programs that `prepare` may still have to install.
     tombolo_testbed::prepare(&progress)?;
     let toolbox = images::toolbox()?;
-    let mut builder = Testbed::builder(name).progress(progress).stays();
+    let mut builder = Testbed::builder(name).progress(progress).persistent();
     for number in 0..usize::from(arguments.clusters) {
         let spec = ClusterSpec::new(city(number)).nodes(arguments.nodes);
         let mut spec = spec.image(toolbox.clone());
@@ -94,20 +94,20 @@ fn city(number: usize) -> String {
 fn same_shape(testbed: &Testbed, wanted: &Arguments) -> Result<()> {
     let clusters = testbed.clusters();
     if !testbed.is_ready() {
-        bail!("another `tombolo playground up` is still at work");
+        bail!("another `tombolo playground up` is still running");
     }
     let nodes = clusters.first().map_or(0, |cluster| cluster.nodes().len());
     if clusters.len() == usize::from(wanted.clusters) && nodes == usize::from(wanted.nodes) {
         return Ok(());
     }
     bail!(
-        "a playground with --clusters {} --nodes {nodes} is running, and another was asked for: \
+        "a playground with --clusters {} --nodes {nodes} is running: to change that, run \
          `tombolo playground down` first",
         clusters.len()
     )
 }
 
-fn print_what_next(name: &str, testbed: &Testbed, arguments: &Arguments) {
+fn print_next_steps(name: &str, testbed: &Testbed, arguments: &Arguments) {
     let first = testbed.clusters().first().map_or("rome", Cluster::name);
     let program = std::env::args().next().unwrap_or_else(|| "tombolo".into());
     let playground = match name {
@@ -130,9 +130,9 @@ Deployment web in namespace shop runs in all clusters, and {first} has a node fo
     println!(
         "
   {in_first}       a shell with kubectl set up
-  {playground} kubeconfig {first}  the path of a kubeconfig
-  {playground} logs             the logs of every component of Kubernetes
-  sudo {playground} down        remove it all
+  {playground} kubeconfig {first}  the path of its kubeconfig
+  {playground} logs             the logs of all Kubernetes components
+  sudo {playground} down        remove the clusters
 "
     );
 }

@@ -1,4 +1,4 @@
-//! `tombolo status`: this cluster, its peers, what is lent and used.
+//! `tombolo status`: this cluster, its peers, and borrowed and lent resources.
 
 mod report;
 mod table;
@@ -12,7 +12,7 @@ use crate::install;
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// As a table for people, or as JSON
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }

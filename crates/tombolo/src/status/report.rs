@@ -1,4 +1,4 @@
-//! What there is to tell about a cluster.
+//! The state of a cluster, for `tombolo status`.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::watching::{condition, is_true};
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The settings that Tombolo was installed with.
+    /// Settings of the installation.
     pub cluster: BTreeMap<String, String>,
     pub components: Vec<Component>,
     pub peers: Vec<Peer>,
@@ -34,7 +34,7 @@ pub struct Report {
 pub struct Peer {
     /// Name of the ForeignCluster.
     pub name: String,
-    /// What the cluster is called.
+    /// Name of the cluster.
     pub cluster_name: String,
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<String>,
@@ -51,7 +51,7 @@ pub struct Peer {
     pub lent: Option<Lent>,
 }
 
-/// A condition, short.
+/// Status and message of a condition.
 #[derive(Debug, Default, Serialize)]
 pub struct State {
     /// True, False or Unknown.
@@ -59,7 +59,7 @@ pub struct State {
     pub message: String,
 }
 
-/// What that cluster offers to this one.
+/// Resources that the peer offers to this cluster.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Borrowed {
@@ -69,7 +69,7 @@ pub struct Borrowed {
     pub pods: usize,
 }
 
-/// What this cluster offers to that one.
+/// Resources that this cluster offers to the peer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lent {
@@ -77,14 +77,14 @@ pub struct Lent {
     pub pods: usize,
 }
 
-/// A namespace that reaches into other clusters.
+/// An offloaded namespace.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Namespace {
     pub name: String,
     pub pods: String,
     pub ready: bool,
-    /// The namespaces there, by cluster.
+    /// Twin namespaces, by cluster.
     pub clusters: BTreeMap<String, String>,
 }
 
@@ -147,7 +147,7 @@ fn peer(cluster: &ForeignCluster, objects: &Objects) -> Peer {
     }
     Peer {
         name: cluster.name_any(),
-        cluster_name: peers::shown(cluster),
+        cluster_name: peers::display_name(cluster),
         found_by: cluster.labels().get(names::DISCOVERY_TYPE_LABEL).cloned(),
         auth_url: cluster.spec.auth_url.clone(),
         join: cluster.spec.join,
@@ -202,7 +202,7 @@ fn namespace(object: &NamespaceOffloading, clusters: &[ForeignCluster]) -> Names
             .iter()
             .map(|c| {
                 (
-                    peers::called(clusters, &c.cluster_id),
+                    peers::name_of(clusters, &c.cluster_id),
                     c.remote_namespace_name.clone().unwrap_or_default(),
                 )
             })

@@ -25,14 +25,14 @@ pub fn text(report: &Report) -> String {
         components.join(", "),
     );
     if report.peers.is_empty() {
-        text += "\nNo other cluster is known yet.\n";
+        text += "\nNo other cluster is known yet: see `tombolo peer --help`.\n";
     }
     text += &section(&peers(report));
     text += &section(&borrowed(report));
     text += &section(&lent(report));
     text += &section(&namespaces(report));
     for peer in &report.peers {
-        text += &complaints(peer);
+        text += &problems(peer);
     }
     text
 }
@@ -49,7 +49,7 @@ fn table(header: &[&str]) -> Table {
 
 fn peers(report: &Report) -> Table {
     let header =
-        ["PEER", "FOUND BY", "AUTH", "OUTGOING", "INCOMING", "NETWORK", "API SERVER", "AUTH URL"];
+        ["PEER", "DISCOVERY", "AUTH", "OUTGOING", "INCOMING", "NETWORK", "API SERVER", "AUTH URL"];
     let mut table = table(&header);
     for peer in &report.peers {
         table.add_row([
@@ -106,19 +106,19 @@ fn lent(report: &Report) -> Table {
 }
 
 fn namespaces(report: &Report) -> Table {
-    let mut table = table(&["NAMESPACE", "PODS", "READY", "THERE"]);
+    let mut table = table(&["NAMESPACE", "PODS", "READY", "TWIN NAMESPACES"]);
     for namespace in &report.namespaces {
-        let there = namespace.clusters.iter();
-        let there: Vec<String> =
-            there.map(|(cluster, name)| format!("{name} in {cluster}")).collect();
+        let twins = namespace.clusters.iter();
+        let twins: Vec<String> =
+            twins.map(|(cluster, name)| format!("{name} in {cluster}")).collect();
         let ready = if namespace.ready { "yes" } else { "no" };
-        table.add_row([&namespace.name, &namespace.pods, ready, &there.join(", ")]);
+        table.add_row([&namespace.name, &namespace.pods, ready, &twins.join(", ")]);
     }
     table
 }
 
-/// Why something that should be is not.
-fn complaints(peer: &Peer) -> String {
+/// Messages of the conditions that should be true and are not.
+fn problems(peer: &Peer) -> String {
     let states = [
         ("authentication", &peer.authenticated, true),
         ("outgoing peering", &peer.outgoing, peer.join),

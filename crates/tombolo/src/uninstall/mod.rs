@@ -1,4 +1,4 @@
-//! `tombolo uninstall`: leaves a cluster as it was before.
+//! `tombolo uninstall`: removes everything that Tombolo has created in a cluster.
 
 mod nodes;
 mod remove;
@@ -22,10 +22,12 @@ use crate::watching::is_true;
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// Unoffload all namespaces and unpeer from all clusters first
+    /// Unoffload all namespaces and end all outgoing peerings first
+    ///
+    /// Pods that run in other clusters are stopped there.
     #[arg(long)]
     purge: bool,
-    /// How long each step may take, in seconds
+    /// Timeout of each step, in seconds
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     timeout: u64,
 }
@@ -41,8 +43,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let known = install::identity(&connection).await.ok();
         let scope = known.map_or("uninstall".into(), |known| known.cluster_name.to_string());
         let bars = Bars::new();
-        let patience = Duration::from_secs(arguments.timeout);
-        let done = uninstall(client, &scope, arguments.purge, patience, &bars).await;
+        let timeout = Duration::from_secs(arguments.timeout);
+        let done = uninstall(client, &scope, arguments.purge, timeout, &bars).await;
         bars.finish();
         done?;
         println!("Nothing of Tombolo is left in the cluster at {}.", connection.url);
@@ -54,40 +56,40 @@ async fn uninstall(
     client: &Client,
     scope: &str,
     purge: bool,
-    patience: Duration,
+    timeout: Duration,
     bars: &Bars,
 ) -> Result<()> {
     let uses = Uses::of(client).await?;
     if purge {
         for namespace in &uses.namespaces {
-            unoffload(client, namespace, patience, bars).await?;
+            unoffload(client, namespace, timeout, bars).await?;
         }
         for peer in &uses.outgoing {
-            unpeer(client, peer, patience, bars).await?;
+            unpeer(client, peer, timeout, bars).await?;
         }
     } else {
         uses.refuse()?;
     }
     let say = |what: &str| bars.say(scope, what);
-    say("ending the search for other clusters");
-    remove::discovery(client, patience).await?;
-    say("forgetting other clusters");
-    remove::foreign_clusters(client, patience).await?;
+    say("stopping discovery and the auth service");
+    remove::discovery(client, timeout).await?;
+    say("deleting ForeignClusters and identities");
+    remove::foreign_clusters(client, timeout).await?;
     remove::identities(client).await?;
-    remove::tenant_namespaces(client, patience, &say).await?;
+    remove::tenant_namespaces(client, timeout, &say).await?;
     say("cleaning up the nodes");
-    nodes::clean(client, patience, &say).await?;
+    nodes::clean(client, timeout, &say).await?;
     say("removing the components");
-    remove::workloads(client, patience).await?;
+    remove::workloads(client, timeout).await?;
     remove::cluster_objects(client).await?;
-    say("removing the kinds");
-    remove::definitions(client, patience).await?;
-    remove::namespaces(client, patience, &say).await?;
+    say("removing the CRDs");
+    remove::definitions(client, timeout).await?;
+    remove::namespaces(client, timeout, &say).await?;
     say("uninstalled");
     Ok(())
 }
 
-/// What would break.
+/// Peerings and namespaces that depend on the installation.
 #[derive(Debug, Default)]
 struct Uses {
     namespaces: Vec<String>,
@@ -129,7 +131,7 @@ impl Uses {
         }
         if !self.incoming.is_empty() {
             why.push(format!(
-                "clusters that use this one (unpeer there first): {}",
+                "clusters that run pods here (unpeer there first): {}",
                 self.incoming.join(", ")
             ));
         }
@@ -137,8 +139,8 @@ impl Uses {
             return Ok(());
         }
         bail!(
-            "this cluster is in use, and nothing was removed; there are {}. `tombolo unoffload` and \
-             `tombolo unpeer` end that, or --purge does",
+            "this cluster is in use, and nothing was removed: {}. Run `tombolo unoffload` and \
+             `tombolo unpeer`, or use --purge",
             why.join("; ")
         )
     }

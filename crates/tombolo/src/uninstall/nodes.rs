@@ -1,5 +1,6 @@
-//! Asks the agents and the gateways to remove what they made on their nodes. They can't tell a restart
-//! from a removal, so they are told, and say when they are done.
+//! Lets agents and gateways remove their interfaces, routes and rules from the nodes. A component
+//! can't distinguish a restart from an uninstall, so a ConfigMap signals it, and each reports in
+//! there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,9 +18,9 @@ use crate::watching::Watches;
 
 const CLEAN: &str = "clean";
 
-pub async fn clean(client: &Client, patience: Duration, say: &dyn Fn(&str)) -> Result<()> {
-    let asked = reporters(client).await?;
-    if asked.is_empty() {
+pub async fn clean(client: &Client, timeout: Duration, say: &dyn Fn(&str)) -> Result<()> {
+    let expected = reporters(client).await?;
+    if expected.is_empty() {
         return Ok(());
     }
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), names::NAMESPACE);
@@ -34,17 +35,17 @@ pub async fn clean(client: &Client, patience: Duration, say: &dyn Fn(&str)) -> R
     let parameters = PatchParams::apply(MANAGER).force();
     maps.patch(names::UNINSTALL, &parameters, &Patch::Apply(&map))
         .await
-        .context("make ConfigMap liqo/liqo-uninstall")?;
+        .context("create ConfigMap liqo/liqo-uninstall")?;
     let mut watches = Watches::default();
     let only = watcher::Config::default().fields(&format!("metadata.name={}", names::UNINSTALL));
     let store = watches.keep(maps, only);
     let missing = || -> Vec<String> {
         let state = store.state();
         let data = state.first().and_then(|map| map.data.clone()).unwrap_or_default();
-        let clean = |who: &&String| data.get(*who).is_some_and(|said| said == CLEAN);
-        asked.iter().filter(|who| !clean(who)).map(|who| in_words(who)).collect()
+        let clean = |name: &&String| data.get(*name).is_some_and(|report| report == CLEAN);
+        expected.iter().filter(|name| !clean(name)).map(|name| in_words(name)).collect()
     };
-    let done = watches.until(patience, || {
+    let done = watches.until(timeout, || {
         let missing = missing();
         if !missing.is_empty() {
             say(&format!("waiting for the report of {}", missing.join(", ")));
@@ -55,11 +56,10 @@ pub async fn clean(client: &Client, patience: Duration, say: &dyn Fn(&str)) -> R
         return Ok(());
     }
     bail!(
-        "no report that the node is clean, after {} s, from {}. The components are still there, so \
-         that it can be sent. If the node runs, `kubectl -n liqo logs` of its pods says why; `tombolo \
-         uninstall` goes on from here when it is back. If it is gone for good, `kubectl delete node` \
-         it first",
-        patience.as_secs(),
+        "no report of a clean node after {} s from {}. The components keep running, so that the \
+         report can follow. If the node is up, see `kubectl -n liqo logs` of its pods, then run \
+         `tombolo uninstall` again. If the node is gone for good, run `kubectl delete node` first",
+        timeout.as_secs(),
         missing().join(", ")
     )
 }
@@ -72,7 +72,7 @@ fn in_words(reporter: &str) -> String {
     }
 }
 
-/// Who has to report: every agent and every gateway that runs.
+/// The expected reports: one of every running agent and gateway.
 async fn reporters(client: &Client) -> Result<BTreeSet<String>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), names::NAMESPACE);
     let selected = "app.kubernetes.io/name in (liqo-agent, liqo-gateway)";
@@ -81,7 +81,7 @@ async fn reporters(client: &Client) -> Result<BTreeSet<String>> {
     Ok(found.iter().filter_map(reporter).collect())
 }
 
-/// What a pod reports as, if it runs: one that was evicted or has failed never does.
+/// The key of a pod's report, if the pod runs: evicted and failed pods never report.
 fn reporter(pod: &Pod) -> Option<String> {
     let component = pod.labels().get("app.kubernetes.io/name")?.strip_prefix("liqo-")?;
     let node = pod.spec.as_ref()?.node_name.as_ref()?;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_pod_that_runs_reports() {
+    fn only_running_pods_report() {
         let pod = |phase: &str| {
             let labels = json!({ "app.kubernetes.io/name": "liqo-gateway" });
             let pod = json!({

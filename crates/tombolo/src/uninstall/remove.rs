@@ -1,5 +1,5 @@
-//! Removes what was installed, and what the components have made since, in an order in which whoever
-//! has to clean up is still there to do it.
+//! Removes the installed objects and those created since. A component is removed only after the
+//! objects that it has to clean up.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use tombolo_api::names;
 use crate::install::{SELECTOR, is_missing};
 use crate::watching::Watches;
 
-/// How long the components get to clean up after an object of theirs, before that is forced.
+/// How long the components may take to remove their finalizers before they are removed by force.
 const FINALIZERS: Duration = Duration::from_secs(20);
 
 pub async fn is_anything_left(client: &Client) -> Result<bool> {
@@ -34,19 +34,18 @@ pub async fn is_anything_left(client: &Client) -> Result<bool> {
     let found = namespaces.get_opt(names::NAMESPACE).await.context("read namespace liqo")?;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let kinds = definitions.list(&ListParams::default().labels(SELECTOR)).await;
-    Ok(found.is_some() || !kinds.context("list the definitions")?.items.is_empty())
+    Ok(found.is_some() || !kinds.context("list the CRDs")?.items.is_empty())
 }
 
-/// Ends the search for clusters and the auth service: they would find again what is about to be
-/// forgotten, and give anew what is about to be taken away.
-pub async fn discovery(client: &Client, patience: Duration) -> Result<()> {
+/// Stops discovery and the auth service, which would recreate ForeignClusters and identities.
+pub async fn discovery(client: &Client, timeout: Duration) -> Result<()> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), names::NAMESPACE);
     delete(&api, "liqo-discovery").await?;
     delete(&api, "liqo-auth").await?;
-    gone::<Pod>(client, "app.kubernetes.io/name in (liqo-discovery, liqo-auth)", patience).await
+    gone::<Pod>(client, "app.kubernetes.io/name in (liqo-discovery, liqo-auth)", timeout).await
 }
 
-/// Takes their identities away from other clusters.
+/// Revokes the identities of other clusters.
 pub async fn identities(client: &Client) -> Result<()> {
     let api: Api<Secret> = Api::namespaced(client.clone(), names::AUTH_NAMESPACE);
     let records = watcher::Config::default().labels(names::IDENTITY_RECORD_LABEL);
@@ -64,7 +63,7 @@ pub async fn identities(client: &Client) -> Result<()> {
     Ok(())
 }
 
-pub async fn foreign_clusters(client: &Client, patience: Duration) -> Result<()> {
+pub async fn foreign_clusters(client: &Client, timeout: Duration) -> Result<()> {
     let api: Api<ForeignCluster> = Api::all(client.clone());
     let started = Instant::now();
     loop {
@@ -75,19 +74,19 @@ pub async fn foreign_clusters(client: &Client, patience: Duration) -> Result<()>
         if found.is_empty() {
             return Ok(());
         }
-        if started.elapsed() > patience {
+        if started.elapsed() > timeout {
             let names: Vec<String> = found.iter().map(ResourceExt::name_any).collect();
-            bail!("ForeignClusters that can't be deleted: {}", names.join(", "));
+            bail!("ForeignClusters can't be deleted: {}", names.join(", "));
         }
         for cluster in &found {
             delete(&api, &cluster.name_any()).await?;
         }
         let mut watches = Watches::default();
         let store = watches.keep(api.clone(), watcher::Config::default());
-        let left = FINALIZERS.min(patience);
+        let left = FINALIZERS.min(timeout);
         let empty = watches.until(left, || store.state().is_empty().then_some(())).await?;
         if empty.is_none() {
-            // Whoever put them there does not run, or can't reach the other cluster any more.
+            // The owner of the finalizers does not run, or can't reach the other cluster.
             for cluster in store.state() {
                 strip(&api, &cluster.name_any()).await?;
             }
@@ -97,29 +96,29 @@ pub async fn foreign_clusters(client: &Client, patience: Duration) -> Result<()>
 
 pub async fn tenant_namespaces(
     client: &Client,
-    patience: Duration,
+    timeout: Duration,
     say: &dyn Fn(&str),
 ) -> Result<()> {
     let tenants = format!("{}=true", names::TENANT_LABEL);
-    remove_namespaces(client, &tenants, patience, say).await?;
-    // The twins of other clusters' namespaces.
-    remove_namespaces(client, names::REMOTE_CLUSTER_ID_LABEL, patience, say).await
+    remove_namespaces(client, &tenants, timeout, say).await?;
+    // Twin namespaces of other clusters.
+    remove_namespaces(client, names::REMOTE_CLUSTER_ID_LABEL, timeout, say).await
 }
 
-/// Our own namespaces.
-pub async fn namespaces(client: &Client, patience: Duration, say: &dyn Fn(&str)) -> Result<()> {
-    remove_namespaces(client, SELECTOR, patience, say).await
+/// The namespaces of Tombolo.
+pub async fn namespaces(client: &Client, timeout: Duration, say: &dyn Fn(&str)) -> Result<()> {
+    remove_namespaces(client, SELECTOR, timeout, say).await
 }
 
-pub async fn workloads(client: &Client, patience: Duration) -> Result<()> {
-    // Without the controllers behind it, it would refuse pods.
+pub async fn workloads(client: &Client, timeout: Duration) -> Result<()> {
+    // Without the controllers, the webhook would reject pods.
     delete_everywhere::<MutatingWebhookConfiguration>(client).await?;
     delete_in_liqo::<Deployment>(client).await?;
     delete_in_liqo::<DaemonSet>(client).await?;
-    gone::<Pod>(client, SELECTOR, patience).await
+    gone::<Pod>(client, SELECTOR, timeout).await
 }
 
-/// What belongs to no namespace of ours.
+/// Cluster-wide objects, and roles in namespaces of others.
 pub async fn cluster_objects(client: &Client) -> Result<()> {
     delete_everywhere::<ValidatingAdmissionPolicyBinding>(client).await?;
     delete_everywhere::<ValidatingAdmissionPolicy>(client).await?;
@@ -134,29 +133,29 @@ pub async fn cluster_objects(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// The kinds, with all objects of them.
-pub async fn definitions(client: &Client, patience: Duration) -> Result<()> {
+/// The CRDs and their objects.
+pub async fn definitions(client: &Client, timeout: Duration) -> Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let found = api.list(&ListParams::default().labels(SELECTOR)).await;
-    let found = found.context("list the definitions of the kinds")?.items;
+    let found = found.context("list the CRDs")?.items;
     for definition in &found {
         strip_all(client, definition, None).await?;
         delete(&api, &definition.name_any()).await?;
     }
     let mut watches = Watches::default();
     let store = watches.keep(api.clone(), watcher::Config::default().labels(SELECTOR));
-    let empty = watches.until(patience, || store.state().is_empty().then_some(()));
+    let empty = watches.until(timeout, || store.state().is_empty().then_some(()));
     if empty.await?.is_some() {
         return Ok(());
     }
     let left: Vec<String> = store.state().iter().map(|kind| kind.name_any()).collect();
-    bail!("the kinds {} are not gone after {} s", left.join(", "), patience.as_secs())
+    bail!("the CRDs {} still exist after {} s", left.join(", "), timeout.as_secs())
 }
 
 async fn remove_namespaces(
     client: &Client,
     selector: &str,
-    patience: Duration,
+    timeout: Duration,
     say: &dyn Fn(&str),
 ) -> Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
@@ -165,14 +164,14 @@ async fn remove_namespaces(
     for namespace in &found {
         delete(&api, &namespace.name_any()).await?;
     }
-    let wait = async |patience: Duration| {
+    let wait = async |timeout: Duration| {
         let mut watches = Watches::default();
         let config = watcher::Config::default().labels(selector);
         let store = watches.keep(api.clone(), config);
-        let empty = watches.until(patience, || {
+        let empty = watches.until(timeout, || {
             let left: Vec<String> = store.state().iter().map(|n| n.name_any()).collect();
             if !left.is_empty() {
-                say(&format!("waiting until namespace {} is gone", left.join(", ")));
+                say(&format!("waiting until namespace {} is deleted", left.join(", ")));
             }
             left.is_empty().then_some(())
         });
@@ -180,29 +179,29 @@ async fn remove_namespaces(
         let left: Vec<String> = store.state().iter().map(|n| n.name_any()).collect();
         anyhow::Ok((empty, left))
     };
-    let (empty, left) = wait(FINALIZERS.min(patience)).await?;
+    let (empty, left) = wait(FINALIZERS.min(timeout)).await?;
     if empty {
         return Ok(());
     }
     for namespace in &left {
         force(client, namespace).await?;
     }
-    let (empty, left) = wait(patience).await?;
+    let (empty, left) = wait(timeout).await?;
     if empty {
         return Ok(());
     }
     bail!(
-        "namespaces {} are not gone after {} s: `kubectl describe namespace` says what is in the way",
+        "namespaces {} still exist after {} s: see `kubectl describe namespace`",
         left.join(", "),
-        patience.as_secs()
+        timeout.as_secs()
     )
 }
 
-/// Takes our finalizers off all objects of our kinds in a namespace.
+/// Removes the finalizers of all custom resources of Tombolo in a namespace.
 async fn force(client: &Client, namespace: &str) -> Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let kinds = definitions.list(&ListParams::default().labels(SELECTOR)).await;
-    for definition in kinds.context("list the definitions of the kinds")? {
+    for definition in kinds.context("list the CRDs")? {
         if definition.spec.scope == "Namespaced" {
             strip_all(client, &definition, Some(namespace)).await?;
         }
@@ -244,7 +243,7 @@ where
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     match api.patch(name, &PatchParams::default(), &patch).await {
         Err(error) if is_missing(&error) => Ok(()),
-        other => other.map(drop).with_context(|| format!("take the finalizers off {name}")),
+        other => other.map(drop).with_context(|| format!("remove the finalizers of {name}")),
     }
 }
 
@@ -269,7 +268,7 @@ where
 {
     let api: Api<K> = Api::namespaced(client.clone(), names::NAMESPACE);
     let found = api.list(&ListParams::default().labels(SELECTOR)).await;
-    for object in found.context("list what is in namespace liqo")? {
+    for object in found.context("list the workloads in namespace liqo")? {
         delete(&api, &object.name_any()).await?;
     }
     Ok(())
@@ -291,7 +290,7 @@ where
     Ok(())
 }
 
-/// Namespace and name of all objects of a kind that are ours.
+/// Namespace and name of all objects of a kind with our label.
 async fn labelled<K>(client: &Client) -> Result<Vec<(String, String)>>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
@@ -303,7 +302,7 @@ where
     Ok(found.iter().filter_map(|o| Some((o.namespace()?, o.name_any()))).collect())
 }
 
-async fn gone<K>(client: &Client, selector: &str, patience: Duration) -> Result<()>
+async fn gone<K>(client: &Client, selector: &str, timeout: Duration) -> Result<()>
 where
     K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -316,10 +315,10 @@ where
     let api: Api<K> = Api::namespaced(client.clone(), names::NAMESPACE);
     let mut watches = Watches::default();
     let store = watches.keep(api, watcher::Config::default().labels(selector));
-    let empty = watches.until(patience, || store.state().is_empty().then_some(()));
+    let empty = watches.until(timeout, || store.state().is_empty().then_some(()));
     if empty.await?.is_some() {
         return Ok(());
     }
     let left: Vec<String> = store.state().iter().map(|object| object.name_any()).collect();
-    bail!("not gone after {} s: {}", patience.as_secs(), left.join(", "))
+    bail!("pods still exist after {} s: {}", timeout.as_secs(), left.join(", "))
 }

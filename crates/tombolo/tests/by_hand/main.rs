@@ -1,5 +1,5 @@
-//! Clusters that do not find each other: with different networks, so that no address is translated, and
-//! with tokens. In the end everything is taken back, and both clusters are as they were before.
+//! Manual peering without discovery: with disjoint CIDRs, so that no address is translated, and
+//! with tokens. In the end everything is removed, and both clusters are in their previous state.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,7 +17,7 @@ use tombolo_testbed::{Cluster, ClusterSpec, Testbed};
 const URL: &str = "http://web.shop.svc/cgi-bin/hello";
 const SHOP: &str = include_str!("../../src/playground/shop.yaml");
 
-/// Nobody is found by itself.
+/// Without discovery.
 fn config(sharing: &Value) -> String {
     let config = json!({
         "apiVersion": "config.liqo.io/v1alpha1",
@@ -28,7 +28,7 @@ fn config(sharing: &Value) -> String {
     config.to_string()
 }
 
-/// Where other clusters reach the auth service.
+/// The URL of the auth service for other clusters.
 async fn auth_url(cluster: &Cluster) -> String {
     let service = get(cluster, &["service", "-n", "liqo", "liqo-auth"]).await;
     format!("https://{}:{}", cluster.node(1).address(), service["spec"]["ports"][0]["nodePort"])
@@ -52,15 +52,15 @@ async fn from_an_auth_url_to_an_application_and_back() {
     }
     let url = auth_url(milan).await;
 
-    tokens::only_the_right_one_counts(&bed, &url).await;
-    // Milan's identity at rome is for its offers.
+    tokens::only_the_right_token_is_accepted(&bed, &url).await;
+    // Milan needs an identity at rome for its offers.
     milan.apply(&tokens::secret(&id(rome).await, &tokens::of(rome).await)).await.unwrap();
 
     vanishes_in_the_middle(&bed).await;
 
     tombolo(rome, &["peer", "by-hand"]).await;
 
-    // No network is in the other's way: no address is translated.
+    // The CIDRs are disjoint: no address is translated.
     for side in [rome, milan] {
         let tunnel = list(side, &["tunnelendpoints", "-A"]).await.remove(0);
         assert_eq!(tunnel["status"]["remoteNATPodCIDR"], "None", "{tunnel:#}");
@@ -78,8 +78,8 @@ async fn from_an_auth_url_to_an_application_and_back() {
     assert_eq!(there["status"]["podIP"], twin["status"]["podIP"]);
     for side in [rome, milan] {
         for client in clients(side).await {
-            client.hears_from(URL, &everybody).await;
-            let hellos = client.ask_often(URL, 60).await;
+            client.reaches_all(URL, &everybody).await;
+            let hellos = client.send_all(URL, 60).await;
             let who: BTreeSet<String> = hellos.iter().map(|hello| hello.pod.clone()).collect();
             assert_eq!(who, everybody, "asked from {}", client.node);
             let seen = hellos.iter().all(|hello| hello.client == client.address);
@@ -88,7 +88,7 @@ async fn from_an_auth_url_to_an_application_and_back() {
         side.kubectl(&["delete", "namespace", "clients"]).await.unwrap();
     }
 
-    tokens::are_nowhere_to_be_read(&bed).await;
+    tokens::never_leak(&bed).await;
 
     common::way_back::go(&bed, "by-hand").await;
     before.is_back().await;
@@ -99,8 +99,8 @@ async fn id(cluster: &Cluster) -> String {
     settings["data"]["CLUSTER_ID"].as_str().unwrap().to_owned()
 }
 
-/// Milan is gone before it has heard that rome wants to peer with it, or after, and back when rome
-/// wants no more.
+/// Milan is unreachable before or after it receives rome's request, and reachable again when rome
+/// has unpeered.
 async fn vanishes_in_the_middle(bed: &Testbed) {
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
     let server = format!("https://{}:6443", milan.node(1).address());
@@ -116,7 +116,7 @@ async fn vanishes_in_the_middle(bed: &Testbed) {
         event["involvedObject"]["name"] == "by-hand" && event["reason"] == "Unreachable"
     };
     assert!(events.iter().any(told), "{events:#?}");
-    // Nothing has come to milan, so nothing has to be fetched from there.
+    // Milan has received nothing, so nothing has to be removed there.
     tombolo(rome, &["unpeer", "by-hand"]).await;
     cut.undo().unwrap();
     nothing_stays(bed).await;
@@ -126,13 +126,13 @@ async fn vanishes_in_the_middle(bed: &Testbed) {
     assert!(said.contains("waits to be accepted"), "{said}");
     let cut = bed.between(rome, milan).cut().unwrap();
     let said = refused(rome, &["unpeer", "by-hand", "--timeout", "10"]).await;
-    assert!(said.contains(&server) && said.contains("goes on by itself"), "{said}");
+    assert!(said.contains(&server) && said.contains("the controllers continue"), "{said}");
     cut.undo().unwrap();
     nothing_stays(bed).await;
     milan.apply(&config(&json!({}))).await.unwrap();
 }
 
-/// Neither cluster has anything of a peering.
+/// Waits until no object of a peering is left in either cluster.
 async fn nothing_stays(bed: &Testbed) {
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
     for side in [rome, milan] {
@@ -141,7 +141,7 @@ async fn nothing_stays(bed: &Testbed) {
                 "resourcerequests,resourceoffers,networkconfigs,tunnelendpoints,namespacemaps";
             list(side, &["-A", kinds]).await.iter().map(|o| name(o).to_owned()).collect()
         };
-        let what = format!("nothing of it stays in {}", side.name());
+        let what = format!("nothing of it is left in {}", side.name());
         within(SOON, &what, left, Vec::<String>::is_empty).await;
     }
     let nodes = list(rome, &["nodes"]).await;

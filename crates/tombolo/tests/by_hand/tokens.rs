@@ -1,4 +1,4 @@
-//! A cluster that wants a token, and the right one.
+//! A cluster that requires a token.
 
 use serde_json::{Value, json};
 use tombolo_testbed::{Cluster, Testbed};
@@ -9,13 +9,13 @@ use crate::id;
 
 const WRONG: &str = "neither-this-one-nor-that-one";
 
-/// Rome gets an identity in milan, whose auth service is at the URL, with milan's token only.
-pub async fn only_the_right_one_counts(bed: &Testbed, url: &str) {
+/// Rome gets an identity from milan's auth service only with milan's token.
+pub async fn only_the_right_token_is_accepted(bed: &Testbed, url: &str) {
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
     let said = refused(rome, &["peer", url, "--timeout", "20"]).await;
     assert!(said.contains(&format!("`tombolo peer {url} --token-file FILE`")), "{said}");
     let tenants = async || list(rome, &["namespaces", "-l", "liqo.io/tenant=true"]).await.len();
-    within(SOON, "nothing of it stays", tenants, |count| *count == 0).await;
+    within(SOON, "nothing of it is left", tenants, |count| *count == 0).await;
 
     let before = [Look::at_objects(rome).await, Look::at_objects(milan).await];
     let file = std::env::temp_dir().join(format!("tombolo-token-{}", std::process::id()));
@@ -29,18 +29,18 @@ pub async fn only_the_right_one_counts(bed: &Testbed, url: &str) {
     assert!(!said.contains(WRONG), "{said}");
     for (cluster, before) in [rome, milan].into_iter().zip(&before) {
         let left = async || before.differences(&Look::at_objects(cluster).await);
-        let what = format!("nothing half-made stays in {}", cluster.name());
+        let what = format!("nothing is left behind in {}", cluster.name());
         within(SOON, &what, left, Vec::is_empty).await;
     }
 
-    // The same with nothing but objects, and then without a word to anybody the right one.
+    // The same with objects only: a wrong token, then the right one.
     rome.apply(&secret(&id(milan).await, WRONG)).await.unwrap();
     rome.apply(&foreign_cluster(url)).await.unwrap();
     let entry = async || get(rome, &["foreigncluster", "by-hand"]).await;
     let reason = |entry: &Value| authenticated(entry)["reason"] == "WrongToken";
-    within(SOON, "the token is not taken", entry, reason).await;
+    within(SOON, "the token is rejected", entry, reason).await;
     let tried = format!("POST {url}/identity");
-    is_told(&tried, &authenticated(&entry().await)["message"].to_string());
+    is_explained(&tried, &authenticated(&entry().await)["message"].to_string());
     let events = async || {
         let events = list(rome, &["events", "-A"]).await;
         let about = |event: &&Value| {
@@ -49,18 +49,18 @@ pub async fn only_the_right_one_counts(bed: &Testbed, url: &str) {
         events.iter().find(about).map(|event| event["message"].to_string())
     };
     within(SOON, "there is an event", events, Option::is_some).await;
-    is_told(&tried, &events().await.unwrap());
-    is_told(&tried, &tombolo(rome, &["status"]).await);
+    is_explained(&tried, &events().await.unwrap());
+    is_explained(&tried, &tombolo(rome, &["status"]).await);
 
     let lives = lives(rome).await;
     rome.apply(&secret(&id(milan).await, &of(milan).await)).await.unwrap();
     within(SOON, "an identity", entry, |entry| condition(entry, "Authenticated") == "True").await;
     assert_eq!(entry().await["spec"]["clusterIdentity"]["clusterName"], "milan");
-    assert_eq!(self::lives(rome).await, lives, "nothing was started anew");
+    assert_eq!(self::lives(rome).await, lives, "no pod was restarted");
 }
 
-/// What was tried where, what came of it, and what to do.
-fn is_told(tried: &str, message: &str) {
+/// The message has the attempt, the result and advice.
+fn is_explained(tried: &str, message: &str) {
     for part in [tried, "401", "the token is not the one in", "liqo/auth-token", "put it into"] {
         assert!(message.contains(part), "{part:?} is not in {message}");
     }
@@ -71,7 +71,7 @@ fn authenticated(entry: &Value) -> Value {
     all.into_iter().find(|said| said["type"] == "Authenticated").unwrap_or_default()
 }
 
-/// The pods of the product, and how often each was started.
+/// The pods of Tombolo and their restarts.
 async fn lives(cluster: &Cluster) -> Vec<String> {
     let pods = list(cluster, &["pods", "-n", "liqo"]).await;
     let life = |pod: &Value| {
@@ -80,8 +80,8 @@ async fn lives(cluster: &Cluster) -> Vec<String> {
     pods.iter().map(life).collect()
 }
 
-/// No log of a component, no event and no ForeignCluster has any of the tokens that there are.
-pub async fn are_nowhere_to_be_read(bed: &Testbed) {
+/// No log, event or ForeignCluster contains a token.
+pub async fn never_leak(bed: &Testbed) {
     let mut tokens = vec![WRONG.to_owned()];
     let mut texts = Vec::new();
     for cluster in bed.clusters() {
@@ -105,7 +105,7 @@ pub async fn are_nowhere_to_be_read(bed: &Testbed) {
     }
 }
 
-/// The token that a cluster wants to see.
+/// The token that a cluster requires.
 pub async fn of(cluster: &Cluster) -> String {
     let path = "go-template={{.data.token | base64decode}}";
     let read =
@@ -114,7 +114,7 @@ pub async fn of(cluster: &Cluster) -> String {
     read().await.unwrap()
 }
 
-/// The Secret that says which token to show to the cluster with this id.
+/// The Secret with the token for the cluster with this id.
 pub fn secret(id: &str, token: &str) -> String {
     let secret: Value = json!({
         "apiVersion": "v1",

@@ -1,5 +1,5 @@
-//! `tombolo control` as a process of its own on a control plane without nodes, with peers that it
-//! knows: to be asked for addresses, killed, frozen and measured.
+//! `tombolo control` as a process on a control plane without nodes, with known peers, for tests and
+//! benchmarks of the address service.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,17 +14,17 @@ use tombolo_testbed::eventually;
 use tombolo_testing::Side;
 use tonic::transport::Channel;
 
-/// Ids of the peers, each with the network of its pods.
+/// Ids and PodCIDRs of the peers.
 pub const PEERS: [(&str, &str); 2] =
     [("id-of-turin", "10.20.0.0/16"), ("id-of-genoa", "10.30.0.0/16")];
 
-/// A process. It is killed when this is dropped.
+/// A process. It is killed on drop.
 pub struct Control {
     process: Child,
     pub address: SocketAddr,
 }
 
-/// Puts what peerings with the peers would have left, in a cluster with this external network.
+/// Creates the objects of peerings with the peers, in a cluster with this ExternalCIDR.
 pub async fn know_peers(side: &Side, own_external: &str) {
     let mut subnets = serde_json::Map::new();
     for (n, (id, pods)) in PEERS.into_iter().enumerate() {
@@ -61,16 +61,16 @@ pub fn config_of(side: &Side, peer: &str, pods: &str, external: &str) -> Value {
     })
 }
 
-/// What a process has in memory, in MiB.
+/// Memory of a process, in MiB.
 pub fn memory(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("the kernel tells");
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("it has a PSS");
     let kib: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
     kib / 1024.0
 }
 
 impl Control {
-    /// Starts the program, and waits until it answers.
+    /// Starts the program and waits until it answers.
     pub async fn start(side: &Side, program: &Path, name: &str) -> Self {
         let node = side.cluster.node(1);
         let settings = &side.settings;
@@ -95,7 +95,7 @@ impl Control {
         control
     }
 
-    /// A client with a connection of its own.
+    /// A client with its own connection.
     pub async fn client(&self) -> Result<IpamClient<Channel>, tonic::transport::Error> {
         IpamClient::connect(format!("http://{}", self.address)).await
     }
@@ -114,7 +114,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

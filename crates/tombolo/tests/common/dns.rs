@@ -1,11 +1,11 @@
-//! A cluster's own DNS.
+//! The DNS of a cluster.
 
 use serde_json::json;
 use tombolo_testbed::Cluster;
 
 use super::get;
 
-/// One more zone, answered by a plugin of CoreDNS, as an administrator would set it up.
+/// Adds a zone to CoreDNS, as an administrator would.
 pub async fn also_serve(cluster: &Cluster, zone: &str, plugin: &str) {
     let mut config = get(cluster, &["configmap", "-n", "kube-system", "coredns"]).await;
     let before = config["data"]["Corefile"].as_str().expect("a Corefile");

@@ -1,4 +1,4 @@
-//! Requests: one by one, or all the time.
+//! HTTP requests from pods: one by one, or continuously.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -7,10 +7,10 @@ use tombolo_testbed::Cluster;
 
 use super::{SOON, list, within};
 
-/// Pods that send requests, on every node: one in the pods' network and one in the node's.
+/// Clients on every node: one in the pod network and one in the host network.
 const CLIENTS: &str = include_str!("clients.yaml");
 
-/// What a server says: who it is, and whom it sees.
+/// The response of a server: its pod and node, and the client's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     pub pod: String,
@@ -21,20 +21,20 @@ pub struct Hello {
 impl Hello {
     fn parse(text: &str) -> Option<Self> {
         let (pod, rest) = text.trim().split_once(" on ")?;
-        let (node, client) = rest.split_once(", asked by ")?;
-        // A server that listens for both families has mapped addresses.
+        let (node, client) = rest.split_once(", request from ")?;
+        // A dual-stack server sees IPv4-mapped addresses.
         let client = client.trim_start_matches("[::ffff:").trim_end_matches(']');
         let client = client.trim_start_matches("::ffff:").parse().ok()?;
         Some(Self { pod: pod.to_owned(), node: node.to_owned(), client })
     }
 }
 
-/// A script that sends so many requests, up to the first that is not answered.
-pub fn asking(url: &str, times: usize) -> String {
+/// A script that sends this many requests, up to the first failure.
+pub fn request_script(url: &str, times: usize) -> String {
     format!("for i in $(seq {times}); do curl -sS -m 5 {url} || exit 1; done")
 }
 
-/// What such a script printed; an error is what is no greeting.
+/// Parses the output of such a script; the error is an unexpected line.
 pub fn hellos(said: &str) -> Result<Vec<Hello>, String> {
     said.lines().map(|line| Hello::parse(line).ok_or_else(|| line.to_owned())).collect()
 }
@@ -70,7 +70,7 @@ pub async fn clients(cluster: &Cluster) -> Vec<Client> {
     pods.iter().filter_map(of).collect()
 }
 
-/// Every node has run a pod once, and with it has the bridge of its pods and the rules of Kubernetes.
+/// Runs a pod on every node once, which creates the pod bridge and the rules of Kubernetes.
 pub async fn pods_on_all_nodes(cluster: &Cluster) {
     clients(cluster).await;
     cluster.kubectl(&["delete", "namespace", "clients"]).await.expect("the clients go");
@@ -81,32 +81,32 @@ impl Client {
         self.cluster.exec("clients", &self.pod, &["sh", "-c", script]).await
     }
 
-    /// One request; an error says how curl failed.
+    /// Sends one request; the error is that of curl.
     pub async fn ask(&self, url: &str) -> Result<Hello, String> {
         let script = format!("curl -sS -m 5 {url}");
         let said = self.run(&script).await.map_err(|error| error.to_string())?;
         Hello::parse(&said).ok_or(said)
     }
 
-    /// So many requests, up to the first that is not answered; returns the answers.
-    pub async fn try_often(&self, url: &str, times: usize) -> Result<Vec<Hello>, String> {
-        let said = self.run(&asking(url, times)).await;
+    /// Sends this many requests, up to the first failure, and returns the responses.
+    pub async fn try_send_all(&self, url: &str, times: usize) -> Result<Vec<Hello>, String> {
+        let said = self.run(&request_script(url, times)).await;
         hellos(&said.map_err(|error| format!("{} on {}: {error}", self.pod, self.node))?)
     }
 
-    /// So many requests. All have to be answered; returns the answers.
-    pub async fn ask_often(&self, url: &str, times: usize) -> Vec<Hello> {
-        self.try_often(url, times).await.unwrap_or_else(|error| panic!("{error}"))
+    /// Sends this many requests and returns the responses. All must succeed.
+    pub async fn send_all(&self, url: &str, times: usize) -> Vec<Hello> {
+        self.try_send_all(url, times).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Who answers, of so many requests. All have to be answered.
+    /// The pods that respond to this many requests. All must succeed.
     pub async fn responders(&self, url: &str, times: usize) -> BTreeSet<String> {
-        self.ask_often(url, times).await.into_iter().map(|hello| hello.pod).collect()
+        self.send_all(url, times).await.into_iter().map(|hello| hello.pod).collect()
     }
 
-    /// Waits until each of these has answered, and no request in between went without an answer.
-    pub async fn hears_from(&self, url: &str, expected: &BTreeSet<String>) {
-        let answers = async || self.try_often(url, 60).await;
+    /// Waits until all of these pods have responded, and no request fails in between.
+    pub async fn reaches_all(&self, url: &str, expected: &BTreeSet<String>) {
+        let answers = async || self.try_send_all(url, 60).await;
         let all = |answers: &Result<Vec<Hello>, String>| {
             answers.as_ref().is_ok_and(|hellos| {
                 *expected == hellos.iter().map(|hello| hello.pod.clone()).collect()
@@ -115,8 +115,8 @@ impl Client {
         within(SOON, &format!("all answer to {}", self.node), answers, all).await;
     }
 
-    /// Starts to send requests, one after the other, until stopped.
-    pub async fn keep_asking(&self, url: &str) -> Load {
+    /// Sends requests one after the other until stopped.
+    pub async fn start_load(&self, url: &str) -> Load {
         let script = format!(
             "rm -f /tmp/stop /tmp/log; touch /tmp/log
              (while [ ! -e /tmp/stop ]; do
@@ -129,13 +129,13 @@ impl Client {
     }
 }
 
-/// Requests that are being sent.
+/// A running sequence of requests.
 #[derive(Debug)]
 pub struct Load {
     client: Client,
 }
 
-/// What came of them.
+/// The results of the requests.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     pub answered: usize,

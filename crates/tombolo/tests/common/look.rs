@@ -1,4 +1,4 @@
-//! A look at all that is in a cluster and on its nodes, to compare before and after.
+//! A snapshot of all objects of a cluster and the state of its nodes, for comparison.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use tombolo_testbed::{Cluster, Node, Testbed};
 use super::load::pods_on_all_nodes;
 use super::{SOON, list, within};
 
-/// All clusters before anything was done to them.
+/// Snapshots of all clusters before the test.
 #[derive(Debug)]
 pub struct Before(Vec<(Cluster, Look)>);
 
@@ -25,7 +25,7 @@ impl Before {
         Self(all)
     }
 
-    /// Waits until all clusters are as they were.
+    /// Waits until all clusters are in their previous state.
     pub async fn is_back(&self) {
         for (cluster, before) in &self.0 {
             let differences = async || before.differences(&Look::at(cluster).await);
@@ -35,16 +35,16 @@ impl Before {
     }
 }
 
-/// Everything at one moment: what it is called, and how it is.
+/// A snapshot: state by name.
 #[derive(Debug, Clone, Default)]
 pub struct Look(BTreeMap<String, String>);
 
-/// Kinds that live their own lives.
-const RESTLESS: [&str; 5] = [
+/// Kinds that change independently of Tombolo.
+const VOLATILE: [&str; 5] = [
     "events",
     "events.events.k8s.io",
     "componentstatuses",
-    // How much of what was asked was granted when: told by the API server about itself.
+    // Written by the API server about itself.
     "apiservices.apiregistration.k8s.io",
     "flowschemas.flowcontrol.apiserver.k8s.io",
 ];
@@ -54,12 +54,12 @@ impl Look {
     pub async fn at_objects(cluster: &Cluster) -> Self {
         let kinds = ["api-resources", "--verbs=list", "--output=name"];
         let kinds = cluster.kubectl(&kinds).await.expect("kubectl lists the kinds");
-        let kinds: Vec<&str> = kinds.lines().filter(|kind| !RESTLESS.contains(kind)).collect();
+        let kinds: Vec<&str> = kinds.lines().filter(|kind| !VOLATILE.contains(kind)).collect();
         let all = list(cluster, &["--all-namespaces", &kinds.join(",")]).await;
         Self(all.iter().map(|object| (title(object), tidy(object.clone()).to_string())).collect())
     }
 
-    /// Interfaces, routes, rules, tables of nft, namespaces and sysctls of a node.
+    /// Interfaces, routes, rules, nft tables, namespaces and sysctls of a node.
     pub async fn at_node(node: &Node) -> Self {
         let commands: [&[&str]; 7] = [
             &["ip", "-o", "link", "show"],
@@ -93,7 +93,7 @@ impl Look {
         Self(facts)
     }
 
-    /// Objects of a cluster, and all that is on its nodes.
+    /// Objects of a cluster and the state of its nodes.
     pub async fn at(cluster: &Cluster) -> Self {
         let mut all = Self::at_objects(cluster).await;
         for node in cluster.nodes() {
@@ -102,7 +102,7 @@ impl Look {
         all
     }
 
-    /// What is different in `later`, in words; empty when nothing is.
+    /// The differences in `later`, one line each.
     pub fn differences(&self, later: &Self) -> Vec<String> {
         let new = later.0.keys().filter(|key| !self.0.contains_key(*key));
         let gone = self.0.keys().filter(|key| !later.0.contains_key(*key));
@@ -126,7 +126,7 @@ fn title(object: &Value) -> String {
     )
 }
 
-/// Without what changes by itself: versions, times, who wrote what.
+/// Removes fields that change by themselves: versions, times, managed fields.
 fn tidy(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         for key in ["resourceVersion", "managedFields", "creationTimestamp", "generation", "uid"] {
@@ -136,12 +136,12 @@ fn tidy(mut object: Value) -> Value {
     if object["kind"] == "Lease"
         && let Some(spec) = object["spec"].as_object_mut()
     {
-        // Whoever leads may be started anew, and leads under another name.
+        // A leader may restart and get another holder identity.
         spec.remove("holderIdentity");
         spec.remove("leaseTransitions");
     }
     if object["kind"] == "Node" {
-        // Images that were pulled, and numbers that a kubelet measures.
+        // Pulled images, and measurements of the kubelet.
         if let Some(status) = object["status"].as_object_mut() {
             status.remove("images");
         }
@@ -163,20 +163,20 @@ fn without_times(value: &mut Value) {
     }
 }
 
-/// A line without counters, and without what belongs to a single pod of whoever.
+/// A line without counters and without interfaces of single pods.
 fn stable(what: &str, line: &str) -> String {
     if of_a_pod(line) {
         return String::new();
     }
     let line = match what {
-        // The index in front counts up.
+        // The leading index increases.
         "-o" => line.split_once(": ").map_or(line, |(_, rest)| rest),
         _ => line.trim(),
     };
     if line.contains("cni0") { without_carrier(line) } else { line.to_owned() }
 }
 
-/// The bridge of the pods has a carrier as long as one of them is on the node.
+/// The pod bridge has a carrier only while the node has pods.
 fn without_carrier(line: &str) -> String {
     let words = line.split_whitespace();
     let words = words.filter(|word| {
@@ -185,8 +185,8 @@ fn without_carrier(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The interface of a pod comes and goes with it, and so do its sysctls and, in IPv6, its link-local
-/// address and routes.
+/// Interfaces of pods are temporary, and so are their sysctls, IPv6 link-local addresses and
+/// routes.
 fn of_a_pod(text: &str) -> bool {
     text.contains("veth") || text.contains("cni-")
 }

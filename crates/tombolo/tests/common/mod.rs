@@ -1,5 +1,5 @@
-//! What the tests of the whole product share: clusters with its image, and the program as a user runs
-//! it.
+//! Helpers for tests of the whole product: clusters with its image, and the program as run by a
+//! user.
 
 #![allow(dead_code)] // Every test program uses a part of it.
 
@@ -18,7 +18,7 @@ use tombolo_testbed::{Cluster, ClusterSpec, Testbed, TestbedBuilder, images};
 
 pub use tombolo_testbed::within;
 
-/// The static program, which cargo does not build for tests and benchmarks. Any profile will do.
+/// The static program, which cargo does not build for tests and benchmarks. Any profile works.
 pub fn static_program() -> PathBuf {
     std::env::var_os("TOMBOLO_STATIC")
         .map(PathBuf::from)
@@ -35,14 +35,14 @@ pub fn bed(name: &str, clusters: impl IntoIterator<Item = ClusterSpec>) -> Testb
     })
 }
 
-/// Runs the program for a cluster, and returns what came of it.
+/// Runs the program for a cluster and returns its result.
 pub async fn try_tombolo(cluster: &Cluster, arguments: &[&str]) -> Output {
     let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_tombolo"));
     command.args(arguments).arg("--kubeconfig").arg(cluster.kubeconfig());
     command.output().await.expect("the program can be run")
 }
 
-/// Runs the program for a cluster, and returns what it printed.
+/// Runs the program for a cluster and returns its output.
 pub async fn tombolo(cluster: &Cluster, arguments: &[&str]) -> String {
     let start = Instant::now();
     let output = try_tombolo(cluster, arguments).await;
@@ -53,21 +53,21 @@ pub async fn tombolo(cluster: &Cluster, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs the program for a cluster, and returns its complaint.
+/// Runs the program for a cluster, expects a failure, and returns the error.
 pub async fn refused(cluster: &Cluster, arguments: &[&str]) -> String {
     let output = try_tombolo(cluster, arguments).await;
     assert!(!output.status.success(), "tombolo {arguments:?} should be refused");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What kubectl prints as JSON.
+/// The JSON output of kubectl.
 pub async fn get(cluster: &Cluster, arguments: &[&str]) -> Value {
     let all = [&["get", "-o", "json"], arguments].concat();
     let text = cluster.kubectl(&all).await.expect("kubectl gets it");
     serde_json::from_str(&text).expect("kubectl prints JSON")
 }
 
-/// The items of a list that kubectl prints.
+/// The items of a list from kubectl.
 pub async fn list(cluster: &Cluster, arguments: &[&str]) -> Vec<Value> {
     get(cluster, arguments).await["items"].as_array().cloned().unwrap_or_default()
 }

@@ -1,11 +1,11 @@
-//! All the way back, as a user goes it: nothing offloaded, nobody peered, nothing installed.
+//! Unoffload, unpeer and uninstall, as a user does it.
 
 use tombolo_testbed::Testbed;
 
 use super::{SOON, list, name, tombolo, within};
 
-/// Takes namespace `shop` of rome home, ends the peering with milan, whatever rome calls it, and
-/// removes the product from both. In the end the namespace goes too.
+/// Unoffloads namespace `shop` of rome, unpeers from milan under its name in rome, uninstalls both,
+/// and deletes the namespace.
 pub async fn go(bed: &Testbed, milan_in_rome: &str) {
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
     tombolo(rome, &["unoffload", "namespace", "shop"]).await;
@@ -13,7 +13,7 @@ pub async fn go(bed: &Testbed, milan_in_rome: &str) {
         let pods = list(rome, &["pods", "-n", "shop"]).await;
         pods.iter().filter(|pod| pod["spec"]["nodeName"] == "liqo-milan").count()
     };
-    within(SOON, "all pods are home", away, |count| *count == 0).await;
+    within(SOON, "no pod is offloaded", away, |count| *count == 0).await;
     let twins = async || milan.kubectl(&["get", "namespace", "shop"]).await;
     within(SOON, "milan has no shop", twins, Result::is_err).await;
     tombolo(rome, &["unpeer", milan_in_rome]).await;

@@ -1,4 +1,4 @@
-//! The address service: who may ask, who answers, and what a leader can do that is none any more.
+//! The address service: authentication, leadership, and fencing of a former leader.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use tombolo_testbed::Cluster;
 use tonic::Code;
 
 use crate::common::{SOON, get, list, name, within};
-use crate::grpc::{Asker, connect};
+use crate::grpc::{AddressClient, connect};
 use crate::story::story;
 
 const OUTSIDE: &str = "
@@ -25,9 +25,9 @@ ports: [{port: 80}]
 endpoints: [{addresses: [192.0.2.50]}]
 ";
 
-/// The virtual kubelet asks, and shows its certificate.
+/// The virtual kubelet uses its client certificate.
 #[tokio::test]
-async fn an_endpoint_that_is_no_pod_is_reflected_under_another_address() {
+async fn a_non_pod_endpoint_is_reflected_with_a_translated_address() {
     let story = story().await;
     let (rome, milan) = (story.rome(), story.milan());
     rome.apply(OUTSIDE).await.unwrap();
@@ -41,38 +41,38 @@ async fn an_endpoint_that_is_no_pod_is_reflected_under_another_address() {
         |address: &Option<String>| address.as_ref().is_some_and(|it| it != "192.0.2.50");
     within(SOON, "the endpoint is known in milan", reflected, is_another).await;
     let address = reflected().await.expect("it is known");
-    assert!(written(rome).await.contains(&address), "the gateway is told of {address}");
+    assert!(written(rome).await.contains(&address), "the gateway has a mapping for {address}");
     for object in ["service/outside", "endpointslice/outside"] {
         rome.kubectl(&["delete", "-n", "shop", object, "--ignore-not-found"]).await.unwrap();
     }
     let mapped = async || get(rome, &["natmappings"]).await.to_string().contains("192.0.2.50");
-    within(SOON, "the address is given back", mapped, |mapped| !mapped).await;
+    within(SOON, "the address is freed", mapped, |mapped| !mapped).await;
 }
 
 #[tokio::test]
-async fn who_shows_no_certificate_gets_no_answer() {
+async fn a_client_without_certificate_gets_no_answer() {
     let story = story().await;
     let to = SocketAddr::new(service(story.rome()).await, 6000);
     let mut stream = connect(story.rome().node(1), to).await.expect("it is reached");
-    // The beginning of HTTP/2, in plain text.
+    // The HTTP/2 preface, in plain text.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
-    // What is no TLS is answered with an alert, or not at all.
+    // Plain text gets a TLS alert or no response.
     let _ = stream.read_to_end(&mut answer).await;
     assert!(answer.is_empty() || answer[0] == 21, "{answer:?}");
 }
 
 #[tokio::test]
-async fn a_frozen_leader_is_replaced_and_can_do_nothing_when_it_wakes() {
+async fn a_frozen_leader_is_replaced_and_fenced_off() {
     let story = story().await;
     let rome = story.rome();
     let milan = get(rome, &["foreigncluster", "milan"]).await;
     let milan = milan["spec"]["clusterIdentity"]["clusterID"].as_str().unwrap().to_owned();
     scale(rome, 2).await;
     let first = leader(rome).await.expect("one leads");
-    let through_service = Asker::new(rome, service(rome).await, &milan).await;
+    let through_service = AddressClient::new(rome, service(rome).await, &milan).await;
     let mapped = through_service.map("192.0.2.60").await.unwrap();
-    let direct = Asker::new(rome, address(&first["status"]["podIP"]), &milan).await;
+    let direct = AddressClient::new(rome, address(&first["status"]["podIP"]), &milan).await;
     assert_eq!(direct.remote("192.0.2.60").await.unwrap(), mapped, "it is connected");
 
     signal(rome, &first, "STOP").await;
@@ -82,21 +82,21 @@ async fn a_frozen_leader_is_replaced_and_can_do_nothing_when_it_wakes() {
     let now = async || leader(rome).await.map(|pod| name(&pod).to_owned());
     let is_another = |now: &Option<String>| now.as_ref().is_some_and(|now| *now != name(&first));
     within(SOON, "another one leads", now, is_another).await;
-    // Connections that were there lead to the frozen one.
+    // Existing connections lead to the frozen pod.
     let answer = async || {
-        let asker = Asker::new(rome, service(rome).await, &milan).await;
+        let asker = AddressClient::new(rome, service(rome).await, &milan).await;
         asker.remote("192.0.2.60").await.ok()
     };
-    within(SOON, "it answers, and knows all", answer, |now| *now == Some(mapped.clone())).await;
-    assert!(!write.is_finished() && !read.is_finished(), "the frozen one has not answered");
+    within(SOON, "the new leader knows the mapping", answer, |now| *now == Some(mapped.clone())).await;
+    assert!(!write.is_finished() && !read.is_finished(), "the frozen pod has not answered");
 
     signal(rome, &first, "CONT").await;
     for said in [write.await.unwrap(), read.await.unwrap()] {
         let said = said.expect_err("it does not lead any more");
         assert_eq!(said.code(), Code::Unavailable, "{said}");
     }
-    assert!(!written(rome).await.contains("192.0.2.61"), "what it wanted is nowhere");
-    let asker = Asker::new(rome, service(rome).await, &milan).await;
+    assert!(!written(rome).await.contains("192.0.2.61"), "its write was not stored");
+    let asker = AddressClient::new(rome, service(rome).await, &milan).await;
     asker.unmap("192.0.2.60").await.unwrap();
     scale(rome, 1).await;
     let one = async || list(rome, &LEADERS).await.len();
@@ -105,7 +105,7 @@ async fn a_frozen_leader_is_replaced_and_can_do_nothing_when_it_wakes() {
 
 const LEADERS: [&str; 5] = ["pods", "-n", "liqo", "-l", "liqo.io/leader=true"];
 
-/// The pod that the Service leads to.
+/// The pod that the Service selects.
 async fn leader(cluster: &Cluster) -> Option<Value> {
     let all = list(cluster, &LEADERS).await;
     let [one] = all.as_slice() else { return None };
@@ -121,7 +121,7 @@ fn address(value: &Value) -> IpAddr {
     value.as_str().and_then(|text| text.parse().ok()).expect("an address")
 }
 
-/// All that the address service has written.
+/// All objects of the address service.
 async fn written(cluster: &Cluster) -> String {
     let all = list(cluster, &["ipamstorages,natmappings", "-A"]).await;
     all.iter().map(|object| object["spec"].to_string()).collect()
@@ -134,7 +134,7 @@ async fn scale(cluster: &Cluster, replicas: usize) {
     cluster.deployed("liqo", "liqo-control").await.unwrap();
 }
 
-/// To the one process of a pod of the controllers.
+/// Sends a signal to the process of a controller pod.
 async fn signal(cluster: &Cluster, pod: &Value, signal: &str) {
     let place = pod["spec"]["nodeName"].as_str().unwrap();
     let node = cluster.nodes().iter().find(|node| node.name() == place).unwrap();

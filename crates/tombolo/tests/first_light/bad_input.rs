@@ -1,10 +1,10 @@
-//! What can go wrong is told in plain words, and nothing half-made stays.
+//! Errors explain the cause, and failed commands leave nothing behind.
 
 use crate::common::{list, name, refused};
 use crate::story::story;
 
 #[tokio::test]
-async fn a_wrong_auth_url() {
+async fn a_wrong_auth_url_is_reported_and_rolled_back() {
     let story = story().await;
     let rome = story.rome();
     let url = format!("https://{}:1", story.milan().node(1).address());
@@ -18,14 +18,14 @@ async fn a_wrong_auth_url() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_nobody_knows() {
+async fn an_unknown_cluster_is_refused_with_the_known_ones() {
     let story = story().await;
     let said = refused(story.rome(), &["peer", "turin"]).await;
-    assert!(said.contains("there is no cluster \"turin\"; known are: milan"), "{said}");
+    assert!(said.contains("there is no cluster \"turin\"; known clusters: milan"), "{said}");
 }
 
 #[tokio::test]
-async fn a_namespace_that_does_not_exist() {
+async fn a_missing_namespace_is_not_offloaded() {
     let story = story().await;
     let said = refused(story.rome(), &["offload", "namespace", "shopp"]).await;
     assert!(said.contains("there is no namespace shopp"), "{said}");
@@ -36,7 +36,7 @@ async fn a_namespace_that_does_not_exist() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_does_not_answer() {
+async fn an_unreachable_api_server_is_reported() {
     let story = story().await;
     let text = std::fs::read_to_string(story.rome().kubeconfig()).unwrap();
     let address = format!("{}:6443", story.rome().node(1).address());
@@ -59,7 +59,7 @@ async fn an_api_server_that_does_not_answer() {
 }
 
 #[tokio::test]
-async fn networks_that_are_not_the_clusters() {
+async fn a_wrong_pod_cidr_is_refused() {
     let story = story().await;
     let said = refused(story.rome(), &["install", "--pod-cidr", "10.9.0.0/16"]).await;
     assert!(said.contains("rome-1 has pods in 10.244."), "{said}");

@@ -1,4 +1,4 @@
-//! Steps 7 and 8: the tunnel is cut, an API server is gone, components die.
+//! Steps 7 and 8: loss of the tunnel, an API server and components.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,8 +11,7 @@ use crate::story::{NODE, Story, URL, story};
 
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// The endpoints of the Service in a cluster: how many are ready, of those that stand for pods of the
-/// other cluster and of its own.
+/// The number of ready endpoints of the Service in a cluster, of the other cluster and of its own.
 async fn ready_endpoints(cluster: &Cluster) -> Endpoints {
     let slices = ["endpointslices", "-n", "shop", "-l", "kubernetes.io/service-name=web"];
     let mut count = Endpoints::default();
@@ -40,7 +39,7 @@ async fn node_is(story: &Story) -> String {
 }
 
 #[tokio::test]
-async fn a_cut_tunnel_is_noticed_at_once_and_mended_by_itself() {
+async fn a_cut_tunnel_is_detected_within_seconds_and_recovers() {
     let story = story().await;
     let all = ready_endpoints(story.rome()).await;
     assert!(all.ours > 0 && all.theirs > 0, "{all:?}");
@@ -63,7 +62,7 @@ async fn a_cut_tunnel_is_noticed_at_once_and_mended_by_itself() {
     }
     for side in ["rome", "milan"] {
         let client = story.client(side).await;
-        for hello in client.ask_often(URL, 40).await {
+        for hello in client.send_all(URL, 40).await {
             assert!(hello.node.starts_with(side), "asked in {side}, answered by {}", hello.node);
         }
     }
@@ -73,12 +72,12 @@ async fn a_cut_tunnel_is_noticed_at_once_and_mended_by_itself() {
     within(SOON, "the node is Ready again", node, |status| status == "True").await;
     for side in ["rome", "milan"] {
         let client = story.client(side).await;
-        client.hears_from(URL, &names(&story.pods().await)).await;
+        client.reaches_all(URL, &names(&story.pods().await)).await;
     }
 }
 
 #[tokio::test]
-async fn without_romes_api_server_milans_pods_go_on() {
+async fn pods_in_milan_survive_the_loss_of_romes_api_server() {
     let story = story().await;
     let there: Vec<String> =
         story.offloaded().await.iter().map(|pod| name(pod).to_owned()).collect();
@@ -93,7 +92,7 @@ async fn without_romes_api_server_milans_pods_go_on() {
         assert_eq!(condition(&twin, "Ready"), "True", "{pod}");
     }
     let client = story.clients["milan"].iter().find(|client| !client.on_host).unwrap();
-    for hello in client.ask_often(URL, 40).await {
+    for hello in client.send_all(URL, 40).await {
         assert!(there.contains(&hello.pod), "{hello:?}");
     }
     stopped.undo().unwrap();
@@ -101,7 +100,7 @@ async fn without_romes_api_server_milans_pods_go_on() {
     within(SOON, "rome's endpoints are back", endpoints, |count| *count == before).await;
     for pod in &there {
         let pod = get(story.rome(), &["pod", "-n", "shop", pod]).await;
-        assert_eq!(pod["spec"]["nodeName"], NODE, "nothing was started anew");
+        assert_eq!(pod["spec"]["nodeName"], NODE, "no pod was restarted");
     }
 }
 
@@ -113,7 +112,7 @@ fn selector(component: &str) -> String {
     format!("app.kubernetes.io/name=liqo-{component}")
 }
 
-/// The pods of a component: uid and restarts of those that are ready, None as long as one is not.
+/// UID and restarts of the pods of a component; None while one is not ready.
 async fn lives(cluster: &Cluster, component: &str) -> Option<BTreeSet<String>> {
     let pods = list(cluster, &["pods", "-n", "liqo", "-l", &selector(component)]).await;
     let life = |pod: &Value| {
@@ -124,7 +123,7 @@ async fn lives(cluster: &Cluster, component: &str) -> Option<BTreeSet<String>> {
     pods.iter().map(life).collect()
 }
 
-/// Ends the processes of a component on all nodes, without a word before.
+/// Kills the processes of a component on all nodes.
 async fn kill_9(cluster: &Cluster, component: &str) {
     let pattern = format!("^[^ ]*tombolo {component}");
     let mut killed = 0;
@@ -135,23 +134,23 @@ async fn kill_9(cluster: &Cluster, component: &str) {
 }
 
 #[tokio::test]
-async fn every_component_may_die() {
+async fn every_component_recovers_from_a_crash() {
     let story = story().await;
     let before = names(&story.pods().await);
     for cluster in story.bed.clusters() {
         for component in ["control", "auth", "discovery", "kubelet", "gateway", "agent"] {
             let client = story.client("rome").await;
-            let load = client.keep_asking(URL).await;
+            let load = client.start_load(URL).await;
             let first = lives(cluster, component).await;
             kill_9(cluster, component).await;
             let what = format!("{component} of {} is back", cluster.name());
             let again = async || lives(cluster, component).await;
             within(SOON, &what, again, |now| now.is_some() && *now != first).await;
-            client.hears_from(URL, &before).await;
+            client.reaches_all(URL, &before).await;
             let outcome = load.stop().await;
             let (answered, failed) = (outcome.answered, &outcome.failed);
             eprintln!("{what}: {answered} requests answered, not {failed:?}");
-            // Packets to the other cluster go through the gateway; through the others none does.
+            // Only the gateway forwards packets to the other cluster.
             assert!(component == "gateway" || failed.is_empty(), "{what}: {failed:?}");
             let node = async || node_is(&story).await;
             within(SOON, "liqo-milan is Ready", node, |status| status == "True").await;
@@ -160,9 +159,9 @@ async fn every_component_may_die() {
     assert_eq!(before, names(&story.pods().await), "no pod was replaced");
 }
 
-/// The node of the gateway is closed, so that another one gets it.
+/// The node of the gateway is cordoned, so that the gateway moves to another one.
 #[tokio::test]
-async fn a_gateway_may_move() {
+async fn a_gateway_moves_to_another_node() {
     let story = story().await;
     let before = names(&story.pods().await);
     for cluster in story.bed.clusters() {
@@ -180,11 +179,11 @@ async fn a_gateway_may_move() {
         let moved = |now: &Option<String>| now.as_ref().is_some_and(|now| *now != first);
         within(SOON, &what, place, moved).await;
         for side in ["rome", "milan"] {
-            story.client(side).await.hears_from(URL, &before).await;
+            story.client(side).await.reaches_all(URL, &before).await;
         }
         let node = cluster.nodes().iter().find(|node| node.name() == first).unwrap();
         let left = async || node.run(&["ls", "/run/netns"]).await.unwrap();
-        within(SOON, "nothing of it stays", left, |all| !all.contains("liqo-gateway")).await;
+        within(SOON, "nothing of it is left", left, |all| !all.contains("liqo-gateway")).await;
         cluster.kubectl(&["uncordon", &first]).await.unwrap();
     }
     assert_eq!(before, names(&story.pods().await), "no pod was replaced");

@@ -1,4 +1,4 @@
-//! Questions to a cluster's address service, from one of its nodes.
+//! Calls of a cluster's address service, from one of its nodes.
 
 use std::{
     fs::File,
@@ -27,17 +27,17 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One who asks on behalf of pods of one other cluster.
+/// A client of the address service, for one other cluster.
 #[derive(Clone)]
-pub struct Asker {
+pub struct AddressClient {
     client: IpamClient<Channel>,
     cluster: String,
 }
 
-impl Asker {
-    /// With the certificate of rome's own clients, on its first node.
+impl AddressClient {
+    /// A client on rome's first node, with the certificate of rome's clients.
     pub async fn new(rome: &Cluster, address: IpAddr, cluster: &str) -> Self {
         let secrets: Api<Secret> = Api::namespaced(rome.client().await.unwrap(), NAMESPACE);
         let secret = secrets.get(IPAM_CLIENT_SECRET).await.expect("clients have a certificate");
@@ -77,15 +77,15 @@ async fn secured(
     TlsConnector::from(config).connect(name, stream).await
 }
 
-/// A connection that a process of the node would have.
+/// A connection from the network namespace of the node.
 pub async fn connect(node: &Node, to: SocketAddr) -> io::Result<tokio::net::TcpStream> {
     let namespace = File::open(Path::new("/run/netns").join(node.network_namespace()))?;
     let inside = move || {
-        // A thread stays in the namespace that it has moved into.
+        // A separate thread, because it can't leave the namespace again.
         let moved = std::thread::spawn(move || {
             let network = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(namespace.as_fd(), network)?;
-            TcpStream::connect_timeout(&to, PATIENCE)
+            TcpStream::connect_timeout(&to, TIMEOUT)
         });
         moved.join().expect("it does not panic")
     };

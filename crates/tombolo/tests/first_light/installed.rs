@@ -1,4 +1,4 @@
-//! Step 1: what is installed.
+//! Step 1: the installation.
 
 use crate::common::{get, list, name, tombolo};
 use crate::story::story;
@@ -58,13 +58,13 @@ async fn installing_again_changes_nothing() {
     tombolo(rome, &["install"]).await;
     assert_eq!(before, versions().await);
     let settings = get(rome, &["configmap", "-n", "liqo", "liqo-cluster"]).await;
-    assert_eq!(settings["data"]["IPAM_MTLS"], "true", "what was set stays");
+    assert_eq!(settings["data"]["IPAM_MTLS"], "true", "the setting stays");
     let config = get(rome, &["clusterconfig", "cluster"]).await;
-    assert_eq!(config["spec"]["auth"]["emptyToken"], true, "what was set stays");
+    assert_eq!(config["spec"]["auth"]["emptyToken"], true, "the setting stays");
 }
 
 #[tokio::test]
-async fn only_pods_of_the_cluster_ask_for_addresses() {
+async fn only_pods_of_the_cluster_reach_the_address_service() {
     let story = story().await;
     for cluster in story.bed.clusters() {
         let policy = get(cluster, &["networkpolicy", "-n", "liqo", "liqo-control"]).await;
@@ -75,7 +75,7 @@ async fn only_pods_of_the_cluster_ask_for_addresses() {
 }
 
 #[tokio::test]
-async fn what_is_printed_is_what_was_applied() {
+async fn the_printed_manifests_are_the_applied_ones() {
     let story = story().await;
     let rome = story.rome();
     let printed = tombolo(rome, &["install", "--print", "--empty-token"]).await;
@@ -90,7 +90,7 @@ async fn what_is_printed_is_what_was_applied() {
 }
 
 #[tokio::test]
-async fn the_virtual_kubelet_is_kept_to_virtual_nodes() {
+async fn the_virtual_kubelet_is_restricted_to_virtual_nodes() {
     let story = story().await;
     let rome = story.rome();
     let virtual_kubelet = "--as=system:serviceaccount:liqo:liqo-kubelet";

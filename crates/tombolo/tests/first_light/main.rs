@@ -1,5 +1,5 @@
-//! Two real clusters with the same networks find each other, peer, and run one application that knows
-//! nothing of it.
+//! Two real clusters with the same CIDRs discover each other, peer, and run one unmodified
+//! application.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 

@@ -1,4 +1,4 @@
-//! Step 5: what a pod that runs elsewhere looks like from home, and what it has there.
+//! Step 5: an offloaded pod as seen in the home cluster, and its objects in the remote one.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -73,7 +73,7 @@ spec:
 ";
 
 #[tokio::test]
-async fn config_maps_and_secrets_are_there_and_follow_changes() {
+async fn config_maps_and_secrets_are_reflected_and_updated() {
     let story = story().await;
     let (rome, milan) = (story.rome(), story.milan());
     rome.apply(MOUNTS).await.unwrap();
@@ -88,7 +88,7 @@ async fn config_maps_and_secrets_are_there_and_follow_changes() {
     let id = get(milan, &["configmap", "-n", "liqo", "liqo-cluster"]).await["data"]["CLUSTER_ID"]
         .clone();
     let told = environment.iter().find(|variable| variable["name"] == "LIQO_CLUSTER_ID");
-    assert_eq!(told.expect("the pod knows where it is")["value"], id);
+    assert_eq!(told.expect("the pod has the cluster id")["value"], id);
     let volumes = cook["spec"]["volumes"].as_array().unwrap();
     let tokens: Vec<&Value> = volumes
         .iter()
@@ -104,27 +104,27 @@ async fn config_maps_and_secrets_are_there_and_follow_changes() {
     within(SOON, "the ConfigMap follows", there, |dish| dish == "amatriciana").await;
     let change = r#"{"stringData":{"ingredient":"pecorino"}}"#;
     rome.kubectl(&["patch", "secret", "-n", "shop", "recipe", "-p", change]).await.unwrap();
-    // As in one cluster, a kubelet looks at what is mounted once a minute.
+    // As in one cluster, a kubelet updates mounts once a minute.
     let files = async || (read("/menu/dish").await, read("/recipe/ingredient").await);
     let followed =
         |(dish, ingredient): &(String, String)| dish == "amatriciana" && ingredient == "pecorino";
-    within(KUBELETS_PERIOD, "what is mounted follows", files, followed).await;
+    within(KUBELETS_PERIOD, "the mounts are updated", files, followed).await;
     rome.kubectl(&["delete", "configmap/menu", "secret/recipe", "pod/cook", "-n", "shop"])
         .await
         .unwrap();
     let left = async || list(milan, &["pods,configmaps,secrets", "-n", "shop"]).await;
     let gone =
         |all: &Vec<Value>| !all.iter().any(|o| ["menu", "recipe", "cook"].contains(&name(o)));
-    within(SOON, "they go in milan too", left, gone).await;
+    within(SOON, "they are deleted in milan", left, gone).await;
 }
 
 #[tokio::test]
-async fn the_certificates_of_a_cluster_stay_its_own() {
+async fn the_root_ca_of_a_cluster_is_not_reflected() {
     let story = story().await;
     let of = async |cluster| get(cluster, &["configmap", "-n", "shop", "kube-root-ca.crt"]).await;
     let (rome, milan) = (of(story.rome()).await, of(story.milan()).await);
     assert_ne!(rome["data"]["ca.crt"], milan["data"]["ca.crt"]);
-    // Whoever tried to reflect it would find milan's own in the way, and say so.
+    // An attempt to reflect it would fail on milan's own ConfigMap, with an event.
     let events = list(story.rome(), &["events", "-n", "shop"]).await;
     let tried = |event: &&Value| {
         event["reason"] == "NotReflected" && event["involvedObject"]["name"] == "kube-root-ca.crt"
@@ -133,7 +133,7 @@ async fn the_certificates_of_a_cluster_stay_its_own() {
 }
 
 #[tokio::test]
-async fn a_pods_status_is_that_of_the_one_that_runs() {
+async fn the_status_of_a_pod_is_that_of_the_remote_pod() {
     let story = story().await;
     let tunnel = story.tunnel("rome").await;
     let network: ipnet::Ipv4Net =
@@ -161,7 +161,7 @@ async fn a_pods_status_is_that_of_the_one_that_runs() {
 async fn restarts_are_counted() {
     let story = story().await;
     let rome = story.rome();
-    rome.apply(RESTLESS).await.unwrap();
+    rome.apply(CRASHING).await.unwrap();
     let count = async || {
         get(rome, &["pod", "-n", "shop", "restless"]).await["status"]["containerStatuses"][0]["restartCount"]
             .as_u64()
@@ -170,8 +170,8 @@ async fn restarts_are_counted() {
     rome.kubectl(&["delete", "pod", "-n", "shop", "restless", "--grace-period=1"]).await.unwrap();
 }
 
-/// A pod in milan that ends again and again.
-const RESTLESS: &str = "
+/// A pod in milan that exits repeatedly.
+const CRASHING: &str = "
 apiVersion: v1
 kind: Pod
 metadata: { name: restless, namespace: shop }
@@ -199,19 +199,19 @@ spec:
 ";
 
 #[tokio::test]
-async fn a_label_is_enough_and_the_twin_is_called_after_both() {
+async fn a_label_offloads_a_namespace_with_the_default_name() {
     let story = story().await;
     let (rome, milan) = (story.rome(), story.milan());
     rome.apply(CORNER).await.unwrap();
     let there = async || milan.kubectl(&["get", "namespace", "corner-rome"]).await;
     within(SOON, "milan has corner-rome", there, Result::is_ok).await;
     let made = async || rome.apply(CORNER_POD).await;
-    within(SOON, "a pod can be made", made, Result::is_ok).await;
+    within(SOON, "a pod can be created", made, Result::is_ok).await;
     let ready = ["wait", "-n", "corner", "pod/cook", "--for=condition=Ready", "--timeout=60s"];
     rome.kubectl(&ready).await.unwrap();
     let twin = get(milan, &["pod", "-n", "corner-rome", "cook"]).await;
     assert!(twin["spec"]["nodeName"].as_str().unwrap().starts_with("milan-"), "{twin:#}");
     rome.kubectl(&["delete", "namespace", "corner"]).await.unwrap();
     let there = async || milan.kubectl(&["get", "namespace", "corner-rome"]).await;
-    within(SOON, "it goes in milan too", there, Result::is_err).await;
+    within(SOON, "it is deleted in milan", there, Result::is_err).await;
 }

@@ -6,7 +6,7 @@ use crate::common::{condition, get, list, tombolo};
 use crate::story::{NODE, story};
 
 #[tokio::test]
-async fn each_finds_the_other_and_has_an_identity_there() {
+async fn each_cluster_discovers_the_other_and_has_an_identity_there() {
     let story = story().await;
     for (here, there) in [("rome", "milan"), ("milan", "rome")] {
         let cluster = get(story.bed.cluster(here), &["foreigncluster", there]).await;
@@ -30,7 +30,7 @@ async fn each_finds_the_other_and_has_an_identity_there() {
 }
 
 #[tokio::test]
-async fn with_the_same_networks_each_has_another_name_for_the_other() {
+async fn overlapping_cidrs_are_translated_on_both_sides() {
     let story = story().await;
     for (here, there) in [("rome", "milan"), ("milan", "rome")] {
         let ours = story.tunnel(here).await["status"].clone();
@@ -39,7 +39,7 @@ async fn with_the_same_networks_each_has_another_name_for_the_other() {
         let name_for_them = ours["remoteNATPodCIDR"].as_str().unwrap();
         assert_ne!(name_for_them, "None");
         assert_ne!(name_for_them, "10.244.0.0/16");
-        assert_eq!(theirs["localNATPodCIDR"], name_for_them, "they know how we call them");
+        assert_eq!(theirs["localNATPodCIDR"], name_for_them, "both agree on the CIDR");
         assert_eq!(ours["connection"]["status"], "connected");
         let configs = list(story.bed.cluster(here), &["networkconfigs", "-A"]).await;
         assert_eq!(configs.len(), 2, "{configs:#?}");
@@ -55,7 +55,7 @@ async fn milan_is_a_node_of_rome() {
     assert_eq!(node["metadata"]["labels"]["liqo.io/type"], "virtual-node");
     let offers = list(story.rome(), &["resourceoffers", "-A"]).await;
     let offer = offers.iter().find(|offer| offer["status"]["virtualNode"] == NODE);
-    let offer = offer.expect("an offer stands behind it");
+    let offer = offer.expect("there is an offer");
     assert_eq!(offer["status"]["phase"], "Accepted");
     let pods = |object: &Value| object.as_str().map(str::to_owned);
     assert_eq!(
@@ -67,7 +67,7 @@ async fn milan_is_a_node_of_rome() {
 }
 
 #[tokio::test]
-async fn the_status_shows_what_is_borrowed_and_lent() {
+async fn status_shows_borrowed_and_lent_resources() {
     let story = story().await;
     let rome: Value =
         serde_json::from_str(&tombolo(story.rome(), &["status", "-o", "json"]).await).unwrap();

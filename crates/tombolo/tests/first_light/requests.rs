@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-use crate::common::load::{Client, asking, hellos};
+use crate::common::load::{Client, hellos, request_script};
 use crate::common::{get, name};
 use crate::story::{NODE, Story, URL, story};
 
@@ -22,7 +22,7 @@ async fn the_deployment_runs_in_both_clusters() {
 }
 
 #[tokio::test]
-async fn pods_of_both_clusters_answer_to_pods_of_both_clusters() {
+async fn pods_of_both_clusters_answer_pods_of_both_clusters() {
     let story = story().await;
     let expected: BTreeSet<String> =
         story.pods().await.iter().map(|pod| name(pod).to_owned()).collect();
@@ -33,7 +33,7 @@ async fn pods_of_both_clusters_answer_to_pods_of_both_clusters() {
 }
 
 #[tokio::test]
-async fn hosts_and_pods_in_their_network_reach_the_service() {
+async fn nodes_and_host_network_pods_reach_the_service() {
     let story = story().await;
     let expected: BTreeSet<String> =
         story.pods().await.iter().map(|pod| name(pod).to_owned()).collect();
@@ -46,7 +46,7 @@ async fn hosts_and_pods_in_their_network_reach_the_service() {
         let address = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
         let url = format!("http://{address}/cgi-bin/hello");
         for node in cluster.nodes() {
-            let said = node.run(&["sh", "-c", &asking(&url, ENOUGH)]).await.unwrap();
+            let said = node.run(&["sh", "-c", &request_script(&url, ENOUGH)]).await.unwrap();
             let answered: BTreeSet<String> =
                 hellos(&said).unwrap().into_iter().map(|hello| hello.pod).collect();
             assert_eq!(answered, expected, "asked from the node {}", node.name());
@@ -54,8 +54,8 @@ async fn hosts_and_pods_in_their_network_reach_the_service() {
     }
 }
 
-/// What `there` calls the address that a pod of the other cluster has.
-async fn name_of(story: &Story, address: Ipv4Addr, there: &str) -> Ipv4Addr {
+/// The translated address in `there` of a pod of the other cluster.
+async fn translated(story: &Story, address: Ipv4Addr, there: &str) -> Ipv4Addr {
     let status = story.tunnel(there).await["status"].clone();
     let network: Ipv4Net = status["remoteNATPodCIDR"].as_str().unwrap().parse().unwrap();
     let host = u32::from(address) & u32::from(network.hostmask());
@@ -68,12 +68,12 @@ async fn a_server_sees_the_client_pod_and_not_a_gateway() {
     let clients: Vec<&Client> = story.everybody().filter(|client| !client.on_host).collect();
     for client in clients {
         let home = if client.node.starts_with("rome") { "rome" } else { "milan" };
-        for hello in client.ask_often(URL, ENOUGH).await {
+        for hello in client.send_all(URL, ENOUGH).await {
             let there = if hello.node.starts_with("rome") { "rome" } else { "milan" };
             let seen = if home == there {
                 client.address
             } else {
-                name_of(&story, client.address, there).await
+                translated(&story, client.address, there).await
             };
             assert_eq!(hello.client, seen, "{} → {}", client.node, hello.node);
         }

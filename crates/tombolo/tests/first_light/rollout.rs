@@ -1,10 +1,10 @@
-//! Step 6: the Deployment changes, and no client notices.
+//! Step 6: changes of the Deployment lose no request.
 
 use crate::common::load::Outcome;
 use crate::common::{SOON, list, name, within};
 use crate::story::{NODE, Story, URL, story};
 
-/// The same on rome alone: what it loses, Kubernetes loses.
+/// The same application in rome alone, as a control: its losses are those of Kubernetes.
 const ALONE: &str = "http://web.alone.svc/cgi-bin/hello";
 const SHOP: &str = include_str!("../../src/playground/shop.yaml");
 
@@ -31,7 +31,7 @@ fn assert_none_failed(who: &str, outcome: &Outcome) {
 async fn scaling_rolling_and_deleting_loses_no_request() {
     let story = story().await;
     let rome = story.rome();
-    // The virtual node is no place for it, and must not count as one.
+    // The control must not run on the virtual node.
     let alone = SHOP.replace("shop", "alone").replace("DoNotSchedule", "ScheduleAnyway");
     rome.apply(&alone).await.unwrap();
     rome.deployed("alone", "web").await.unwrap();
@@ -39,14 +39,14 @@ async fn scaling_rolling_and_deleting_loses_no_request() {
     let control = story.clients["rome"].iter().find(|client| client.on_host).unwrap();
     let answer = async || control.ask(ALONE).await;
     within(SOON, "kube-proxy knows the service", answer, Result::is_ok).await;
-    let control = control.keep_asking(ALONE).await;
+    let control = control.start_load(ALONE).await;
     let (in_rome, in_milan) = (story.client("rome").await, story.client("milan").await);
-    let (from_rome, from_milan) = (in_rome.keep_asking(URL).await, in_milan.keep_asking(URL).await);
+    let (from_rome, from_milan) = (in_rome.start_load(URL).await, in_milan.start_load(URL).await);
 
     for namespace in ["shop", "alone"] {
         scale(&story, namespace, 10).await;
     }
-    assert!(story.offloaded().await.len() >= 2, "milan takes its share");
+    assert!(story.offloaded().await.len() >= 2, "some pods run in milan");
     for namespace in ["shop", "alone"] {
         roll(&story, namespace).await;
     }
@@ -56,7 +56,7 @@ async fn scaling_rolling_and_deleting_loses_no_request() {
     let there = story.one_offloaded().await;
     rome.kubectl(&["delete", "pod", "-n", "shop", &there, "--wait=false"]).await.unwrap();
     rome.deployed("shop", "web").await.unwrap();
-    // Somebody in milan deletes the pod that runs there: home's intention holds.
+    // A pod that is deleted in milan is created again.
     let twin = story.one_offloaded().await;
     story.milan().kubectl(&["delete", "pod", "-n", "shop", &twin, "--wait=false"]).await.unwrap();
     let ready = async || {

@@ -26,40 +26,40 @@ pub struct Story {
 
 static STORY: Mutex<Option<Story>> = Mutex::const_new(None);
 
-/// The story as far as all tests need it, for one test at a time.
+/// The shared clusters, for one test at a time.
 pub async fn story() -> MappedMutexGuard<'static, Story> {
     let mut story = STORY.lock().await;
     if story.is_none() {
-        *story = Some(tell().await);
+        *story = Some(start().await);
     }
-    let story = MutexGuard::map(story, |story| story.as_mut().expect("it was told"));
+    let story = MutexGuard::map(story, |story| story.as_mut().expect("it is started"));
     story.settled().await;
     story
 }
 
-/// Brings the story to its end. Whoever comes later is told it anew.
+/// Ends the shared clusters. A later test starts them again.
 pub async fn end(last_chapter: impl AsyncFnOnce(&Story)) {
     let mut place = STORY.lock().await;
     let story = match place.take() {
         Some(story) => story,
-        None => tell().await,
+        None => start().await,
     };
     story.settled().await;
     last_chapter(&story).await;
 }
 
-async fn tell() -> Story {
+async fn start() -> Story {
     let specs = ["rome", "milan"].map(ClusterSpec::new);
     let bed = common::bed("first-light", specs).start().await.expect("the clusters start");
     let before = Before::of(&bed).await;
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
-    // The address service is asked as its clients can be told to: with certificates and without.
+    // Clients of the address service use certificates in one cluster, and none in the other.
     tokio::join!(
         tombolo(rome, &["install", "--empty-token", "--ipam-mtls"]),
         tombolo(milan, &["install", "--empty-token"]),
     );
     let found = async || rome.kubectl(&["get", "foreigncluster", "milan"]).await;
-    within(SOON, "rome finds milan", found, Result::is_ok).await;
+    within(SOON, "rome discovers milan", found, Result::is_ok).await;
     tombolo(rome, &["peer", "milan"]).await;
     let (namespace, application) = SHOP.split_once("---\n").expect("there are several documents");
     rome.apply(namespace).await.expect("the namespace is made");
@@ -87,7 +87,7 @@ impl Story {
         self.clients.values().flatten()
     }
 
-    /// A client in the pods' network of a cluster, on a node where the gateway is not.
+    /// A client in the pod network of a cluster, on a node without the gateway.
     pub async fn client(&self, cluster: &str) -> &Client {
         let gateway = ["pods", "-n", "liqo", "-l", "app.kubernetes.io/name=liqo-gateway"];
         let gateway = list(self.bed.cluster(cluster), &gateway).await;
@@ -116,14 +116,14 @@ impl Story {
         name(pods.first().expect("a pod runs in milan")).to_owned()
     }
 
-    /// The tunnel as a cluster has it.
+    /// The TunnelEndpoint of a cluster.
     pub async fn tunnel(&self, cluster: &str) -> Value {
         let all = list(self.bed.cluster(cluster), &["tunnelendpoints", "-A"]).await;
         assert_eq!(all.len(), 1, "{all:?}");
         all.into_iter().next().expect("there is one")
     }
 
-    /// Waits until all is as it was at the beginning, whatever the test before has done.
+    /// Waits until the initial state is restored after the previous test.
     async fn settled(&self) {
         let node = async || condition(&get(self.rome(), &["node", NODE]).await, "Ready").to_owned();
         within(SOON, "liqo-milan is Ready", node, |status| status == "True").await;

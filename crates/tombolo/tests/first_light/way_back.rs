@@ -1,5 +1,5 @@
-//! The end, after all that the other tests have done: it is as if nothing had been there. Tests run in
-//! the order of their names, and this one is the last.
+//! Uninstall after all other tests leaves nothing behind. Tests run in the order of their names,
+//! and this one is the last.
 
 use crate::common::way_back;
 use crate::story::end;

@@ -1,4 +1,4 @@
-//! A DNS server beside rome's nodes that lists milan, and which rome's own DNS asks.
+//! A DNS server in rome's network that lists milan; rome's DNS forwards to it.
 
 use serde_json::json;
 use tombolo_testbed::Cluster;
@@ -6,7 +6,8 @@ use tombolo_testing::DnsServer;
 
 use crate::common::{dns, get};
 
-/// Serves, and tells rome to search there. It ends with what is returned.
+/// Starts the server and creates a SearchDomain in rome. It stops when the returned value is
+/// dropped.
 pub async fn serve(rome: &Cluster, milan: &Cluster) -> DnsServer {
     let node = rome.node(1);
     let mut server = DnsServer::new(node.network_namespace(), node.address());

@@ -1,8 +1,8 @@
-//! The identity that a cluster has got, as somebody uses it who works there.
+//! Use of an issued identity with kubectl.
 
 use tombolo_testbed::Cluster;
 
-/// Kubectl, from a node of `side`, with the kubeconfig that is in the Secret.
+/// Runs kubectl on a node of `side`, with the kubeconfig in the Secret.
 pub async fn can_use_the_identity(side: &Cluster, other: &str) {
     let namespace = format!("liqo-tenant-{other}");
     let template = "go-template={{.data.kubeconfig | base64decode}}";
@@ -18,9 +18,9 @@ pub async fn can_use_the_identity(side: &Cluster, other: &str) {
     let (allowed, refused) =
         (run(&["get", "resourcerequests"]).await, run(&["get", "secrets", "-A"]).await);
     std::fs::remove_file(&file).expect("removed");
-    let user = user.expect("it is known there");
+    let user = user.expect("the identity is accepted");
     assert!(user.starts_with("liqo:"), "{user}");
-    allowed.expect("it may look at requests");
-    let refused = format!("{:?}", refused.expect_err("it may not look at Secrets"));
+    allowed.expect("it may read requests");
+    let refused = format!("{:?}", refused.expect_err("it may not read Secrets"));
     assert!(refused.contains("forbidden"), "{refused}");
 }

@@ -1,5 +1,5 @@
-//! Two clusters that have never met: nothing but `install` is typed, and each knows the other and holds
-//! an identity there. They lose sight of each other, and find each other again, in another way too.
+//! Two new clusters: after `install` alone, each discovers the other and gets an identity there.
+//! The entries expire and are discovered again, also by DNS.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,11 +17,11 @@ use tombolo_testbed::{Cluster, ClusterSpec, Protocol, Testbed};
 
 use printed::printed;
 
-/// For how many seconds an announcement holds here.
+/// TTL of announcements in this test, in seconds.
 const TTL: u32 = 8;
 
 #[tokio::test]
-async fn two_clusters_meet_part_and_meet_again() {
+async fn clusters_discover_each_other_expire_and_are_discovered_again() {
     let specs = ["rome", "milan"].map(ClusterSpec::new);
     let bed = common::bed("meeting", specs).start().await.expect("the clusters start");
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
@@ -30,7 +30,7 @@ async fn two_clusters_meet_part_and_meet_again() {
     kubectl::can_use_the_identity(rome, "milan").await;
     kubectl::can_use_the_identity(milan, "rome").await;
 
-    // What is changed counts at once, for what is there as well.
+    // A change takes effect immediately, also for existing entries.
     for side in bed.clusters() {
         configure(side, &json!({ "ttlSeconds": TTL })).await;
     }
@@ -57,9 +57,9 @@ async fn two_clusters_meet_part_and_meet_again() {
     knows(rome, "milan", "WAN").await;
     let domains = list(rome, &["searchdomains"]).await;
     assert_eq!(common::condition(&domains[0], "Searched"), "True", "{domains:#?}");
-    assert!(printed(milan, "foreignclusters").await.is_empty(), "nobody told milan of rome");
+    assert!(printed(milan, "foreignclusters").await.is_empty(), "milan has not discovered rome");
 
-    // Heard of again, it stays what it is: DNS is stronger. Milan has only heard of rome.
+    // Announced again, rome's entry stays of type WAN: DNS takes precedence. Milan has only mDNS.
     let uid = entry(rome, "milan").await["metadata"]["uid"].clone();
     cut.undo().expect("the LAN is whole");
     knows(milan, "rome", "LAN").await;
@@ -77,7 +77,7 @@ async fn both_know_each_other(bed: &Testbed) {
     tokio::join!(knows(rome, "milan", "LAN"), knows(milan, "rome", "LAN"));
 }
 
-/// What somebody sees who asks with kubectl.
+/// Checks the output of kubectl.
 async fn knows(side: &Cluster, other: &str, kind: &str) {
     let rows = async || printed(side, "foreignclusters").await;
     let what = format!("{} has an identity of {kind} cluster {other}", side.name());
@@ -88,7 +88,7 @@ async fn knows(side: &Cluster, other: &str, kind: &str) {
     .await;
     let entry = entry(side, other).await;
     assert_eq!(common::condition(&entry, "Authenticated"), "True", "{entry:#}");
-    assert_ne!(entry["spec"]["join"], true, "nobody asked for that");
+    assert_ne!(entry["spec"]["join"], true, "no peering was requested");
 }
 
 async fn entry(side: &Cluster, other: &str) -> Value {
@@ -106,7 +106,7 @@ async fn configure(side: &Cluster, discovery: &Value) {
     side.kubectl(&patch).await.expect("it can be configured");
 }
 
-/// Whoever is there is seen anew again and again, and stays the one entry that it was.
+/// Announcements renew an entry, and it stays the same object.
 async fn stay_for_several_ttls(bed: &Testbed) {
     let several = SignedDuration::from_secs((3 * TTL).into());
     for (side, other) in [("rome", "milan"), ("milan", "rome")] {
@@ -123,7 +123,7 @@ async fn stay_for_several_ttls(bed: &Testbed) {
     }
 }
 
-/// Whom nobody has heard of for too long is not listed.
+/// Entries without announcements expire.
 async fn nobody_is_listed(bed: &Testbed) {
     for side in bed.clusters() {
         let listed = async || printed(side, "foreignclusters").await;

@@ -1,10 +1,10 @@
-//! The tables that kubectl prints, by column.
+//! Output tables of kubectl, by column.
 
 use std::collections::BTreeMap;
 
 use tombolo_testbed::Cluster;
 
-/// The rows that `kubectl get` prints, each by the titles of its columns.
+/// The rows of `kubectl get`, each by column title.
 pub async fn printed(cluster: &Cluster, kind: &str) -> Vec<BTreeMap<String, String>> {
     let table = cluster.kubectl(&["get", kind]).await.expect("kubectl gets it");
     let mut lines = table.lines();

@@ -1,4 +1,4 @@
-//! A cloud's load balancer, and the controller that says where it is.
+//! A cloud load balancer and its controller.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,7 @@ use tombolo_testbed::{Cluster, Testbed};
 use crate::auth_service;
 use crate::nginx::Nginx;
 
-/// Passes on what comes to port 443 of an address that is no node's.
+/// Forwards TCP port 443 of an address outside of the nodes.
 #[derive(Debug)]
 pub struct Balancer {
     pub nginx: Nginx,
@@ -16,7 +16,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// To the node port of the auth service, on all nodes, as its Service says now.
+    /// A load balancer for the current node port of the auth service, on all nodes.
     pub async fn of(bed: &Testbed, cluster: &Cluster) -> Self {
         let service = auth_service(cluster).await;
         assert_eq!(service["spec"]["type"], "LoadBalancer");

@@ -1,6 +1,6 @@
-//! A controller of Ingresses on a node, that does with them what ingress-nginx does if nothing else is
-//! configured: it speaks plain HTTP to what is behind it unless an annotation says otherwise, does not
-//! look at the certificate there, and shows one of its own where the Secret's does not name the host.
+//! An Ingress controller on a node with the defaults of ingress-nginx: plain HTTP to the backend
+//! unless an annotation selects HTTPS, no verification of the backend's certificate, and its own
+//! certificate where that in the Secret does not name the host.
 
 use k8s_openapi::api::core::v1::Secret;
 use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
@@ -24,7 +24,7 @@ pub struct Controller<'a> {
 }
 
 impl<'a> Controller<'a> {
-    /// One that takes all Ingresses that name no other, and serves none yet.
+    /// The controller of the default class, which serves no Ingress yet.
     pub async fn start(cluster: &'a Cluster, node: &'a Node) -> Self {
         let class = json!({
             "apiVersion": "networking.k8s.io/v1",
@@ -40,7 +40,7 @@ impl<'a> Controller<'a> {
         Self { cluster, node, nginx: Nginx::new(node.network_namespace()), own }
     }
 
-    /// Serves the Ingress of the auth service as it is now.
+    /// Serves the Ingress of the auth service in its current state.
     pub async fn sync(&mut self) {
         let ingress = get(self.cluster, &["ingress", "-n", "liqo", "liqo-auth"]).await;
         assert_eq!(ingress["spec"]["ingressClassName"], CLASS, "it is not for this controller");
@@ -121,13 +121,13 @@ impl<'a> Controller<'a> {
     }
 }
 
-/// The pods behind a Service that are ready, and where they listen.
+/// Addresses and ports of the ready pods of a Service.
 pub async fn endpoints(cluster: &Cluster, service: &str, port: &str) -> Vec<String> {
     let of = format!("kubernetes.io/service-name={service}");
     let slices = list(cluster, &["endpointslices", "-n", "liqo", "-l", &of]).await;
     let mut found = Vec::new();
     for slice in &slices {
-        // Without pods there are no ports either.
+        // Without pods there are no ports.
         let ports = slice["ports"].as_array().into_iter().flatten();
         let numbers = ports.filter(|it| it["name"] == port).map(|it| &it["port"]);
         for number in numbers {
@@ -151,7 +151,7 @@ fn upstream(endpoints: &[String]) -> String {
     )
 }
 
-/// Whether a certificate is for this host.
+/// Whether a certificate is valid for this host.
 fn names(pem: &[u8], host: &str) -> bool {
     let certificate = CertificateDer::from_pem_slice(pem).expect("a certificate");
     let parsed = ParsedCertificate::try_from(&certificate).expect("a certificate");
@@ -160,5 +160,5 @@ fn names(pem: &[u8], host: &str) -> bool {
 }
 
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a string"))
 }

@@ -1,5 +1,5 @@
-//! Ways to the auth service besides a node port, with a real proxy in each: an Ingress, which ends TLS
-//! and begins it anew, and a load balancer, which passes on what comes.
+//! Exposure of the auth service other than a node port, each with a real proxy: an Ingress, which
+//! terminates TLS, and a load balancer, which forwards TCP.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -18,11 +18,11 @@ const HOST: &str = "auth.rome.example";
 const OTHER_HOST: &str = "login.rome.example";
 
 #[tokio::test]
-async fn by_an_ingress_and_by_a_load_balancer() {
+async fn clusters_peer_through_an_ingress_and_a_load_balancer() {
     let specs = ["rome", "milan"].map(ClusterSpec::new);
     let bed = common::bed("ways-in", specs).start().await.expect("the clusters start");
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
-    // Nobody is found by itself.
+    // Without discovery.
     let _cut = bed.between(rome, milan).port(Protocol::Udp, 5353).cut().expect("the LAN is cut");
     let mut controller = Controller::start(rome, rome.node(2)).await;
     let hosts = format!("hosts {{\n {} {HOST} {OTHER_HOST}\n }}", rome.node(2).address());
@@ -33,20 +33,20 @@ async fn by_an_ingress_and_by_a_load_balancer() {
         tombolo(milan, &["install", "--empty-token"]),
         dns::also_serve(milan, "rome.example", &hosts),
     );
-    assert!(said.contains(&format!("told that it is at https://{HOST}.")), "{said}");
+    assert!(said.contains(&format!("for other clusters: https://{HOST}")), "{said}");
     assert!(!said.contains("does not name"), "its certificate is for that host: {said}");
     let service = auth_service(rome).await;
-    assert_eq!(service["spec"]["ports"][0]["nodePort"], Value::Null, "there is no other way in");
+    assert_eq!(service["spec"]["ports"][0]["nodePort"], Value::Null, "no node port is left");
 
-    plain_http_behind_the_ingress_is_told(rome, milan, &mut controller).await;
-    nobody_behind_the_ingress_is_told(rome, milan, &mut controller).await;
+    plain_http_to_the_backend_is_reported(rome, milan, &mut controller).await;
+    an_ingress_without_backend_is_reported(rome, milan, &mut controller).await;
     by_the_ingress(rome, milan, &mut controller).await;
     by_another_host(rome, milan, &mut controller).await;
     by_the_load_balancer(&bed).await;
 }
 
-/// The auth service is away for a while: it is tried again.
-async fn nobody_behind_the_ingress_is_told(
+/// Without pods of the auth service, the error is reported and the request is retried.
+async fn an_ingress_without_backend_is_reported(
     rome: &Cluster,
     milan: &Cluster,
     controller: &mut Controller<'_>,
@@ -68,8 +68,8 @@ async fn scale(rome: &Cluster, replicas: usize) {
     within(SOON, "the Service knows its pods", behind, |count| *count == replicas).await;
 }
 
-/// As it is where a controller needs another annotation, which nobody has set.
-async fn plain_http_behind_the_ingress_is_told(
+/// As with an Ingress controller that needs another annotation.
+async fn plain_http_to_the_backend_is_reported(
     rome: &Cluster,
     milan: &Cluster,
     controller: &mut Controller<'_>,
@@ -79,7 +79,7 @@ async fn plain_http_behind_the_ingress_is_told(
     rome.kubectl(&plain).await.expect("the annotation goes");
     controller.sync().await;
     knows_by_hand(milan, HOST, &fingerprint(rome).await).await;
-    // Of what is no HTTP at all nginx makes an answer that is none either.
+    // From a response that is not HTTP, nginx makes an invalid one too.
     refusal(milan, "AuthUnreachable", "invalid HTTP version").await;
     is_forgotten(milan).await;
     tombolo(rome, &["install"]).await;
@@ -95,7 +95,7 @@ async fn by_the_ingress(rome: &Cluster, milan: &Cluster, controller: &mut Contro
     let log = controller.nginx.logs(&[&asked[0], &asked[1]]).await;
     assert!(log.lines().all(|line| from(milan, line)), "{log}");
 
-    // What is refused there is told here, and not lost on the way.
+    // The reason of a refusal passes the proxy.
     let address = rome.node(2).address();
     let huge = format!(
         "head -c 200000 /dev/zero | curl --silent --insecure --data-binary @- \
@@ -110,8 +110,8 @@ async fn by_the_ingress(rome: &Cluster, milan: &Cluster, controller: &mut Contro
     controller.nginx.logs(&[&given_back]).await;
 }
 
-/// The certificate does not name it, so the controller shows its own in its place, until another one is
-/// made as `tombolo install` says.
+/// The certificate does not name the host, so the controller presents its own, until a new one is
+/// issued as `tombolo install` advises.
 async fn by_another_host(rome: &Cluster, milan: &Cluster, controller: &mut Controller<'_>) {
     let said = tombolo(rome, &["install", &format!("--auth-ingress={OTHER_HOST}")]).await;
     let advice = format!("does not name {OTHER_HOST}");
@@ -127,12 +127,12 @@ async fn by_another_host(rome: &Cluster, milan: &Cluster, controller: &mut Contr
     let said = refused(milan, &flags).await;
     assert!(said.contains(&format!("expected was {expected}")), "{said}");
     let log = controller.nginx.logs(&[]).await;
-    assert!(!log.contains(OTHER_HOST), "nothing is said to who shows another one: {log}");
+    assert!(!log.contains(OTHER_HOST), "no request is sent under another certificate: {log}");
 
     let delete = ["delete", "secret", "-n", "liqo", "liqo-auth-cert"];
     rome.kubectl(&delete).await.expect("it goes");
     let now = async || fingerprint(rome).await;
-    within(SOON, "another certificate is made", now, |now| *now != expected).await;
+    within(SOON, "another certificate is issued", now, |now| *now != expected).await;
     let said = tombolo(rome, &["install"]).await;
     assert!(!said.contains("does not name"), "{said}");
     controller.sync().await;
@@ -141,14 +141,14 @@ async fn by_another_host(rome: &Cluster, milan: &Cluster, controller: &mut Contr
     is_forgotten(milan).await;
 }
 
-/// Rome asks for a peering, and all that milan knows of it is what it is told with that.
+/// Rome requests a peering, and milan knows rome only from that request.
 async fn by_the_load_balancer(bed: &Testbed) {
     let (rome, milan) = (bed.cluster("rome"), bed.cluster("milan"));
     tombolo(rome, &["install", "--auth-ingress=", "--auth-service-type=LoadBalancer"]).await;
     let balancer = Balancer::of(bed, rome).await;
     let url = format!("https://{}:443", balancer.address);
     let said = tombolo(rome, &["install"]).await;
-    assert!(said.contains(&format!("told that it is at {url}.")), "{said}");
+    assert!(said.contains(&format!("for other clusters: {url}")), "{said}");
 
     let port = auth_service(milan).await["spec"]["ports"][0]["nodePort"].clone();
     let at = format!("https://{}:{port}", milan.node(1).address());
@@ -162,7 +162,7 @@ async fn by_the_load_balancer(bed: &Testbed) {
     assert!(log.lines().all(|line| from(milan, line)), "{log}");
 }
 
-/// Whether it was a node of this cluster, or a pod behind it, that came.
+/// Whether the request came from a node of this cluster.
 fn from(cluster: &Cluster, line: &str) -> bool {
     let mut nodes = cluster.nodes().iter();
     nodes.any(|node| line.starts_with(&format!("{} ", node.address())))
@@ -172,7 +172,7 @@ async fn auth_service(cluster: &Cluster) -> Value {
     get(cluster, &["service", "-n", "liqo", "liqo-auth"]).await
 }
 
-/// What a cluster says that others will see.
+/// The fingerprint that a cluster advertises.
 async fn fingerprint(cluster: &Cluster) -> String {
     let service = auth_service(cluster).await;
     let said = service["metadata"]["annotations"]["discovery.liqo.io/fingerprint"].as_str();
@@ -189,7 +189,7 @@ async fn knows_by_hand(milan: &Cluster, host: &str, fingerprint: &str) {
     milan.apply(&entry.to_string()).await.expect("a ForeignCluster");
 }
 
-/// Waits until there is no identity for this reason, and returns the message.
+/// Waits until the identity is refused for this reason, and returns the message.
 async fn refusal(milan: &Cluster, reason: &str, part: &str) -> String {
     let said = async || authenticated(milan, "rome-by-hand").await;
     let is = |said: &Value| {

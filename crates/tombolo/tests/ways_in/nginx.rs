@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use tombolo_testbed::{eventually, unpack_packages};
 
-/// A proxy. It ends with this.
+/// A proxy. It stops on drop.
 #[derive(Debug)]
 pub struct Nginx {
     programs: PathBuf,
@@ -16,7 +16,7 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// One that does not run yet.
+    /// A stopped proxy.
     pub fn new(namespace: String) -> Self {
         let packages = ["nginx", "libnginx-mod-stream"];
         let programs = unpack_packages("nginx", "1", &packages).expect("Debian has it");
@@ -26,15 +26,15 @@ impl Nginx {
         Self { programs, namespace, dir, process: None }
     }
 
-    /// Writes a file that the configuration calls by this name.
+    /// Writes a file for the configuration.
     pub fn file(&self, name: &str, text: impl AsRef<[u8]>) {
         fs::write(self.dir.join(name), text).expect("a file");
     }
 
-    /// Runs with this configuration from now on. Whatever it logs goes to the file `access`.
+    /// Starts it with this configuration. Requests are logged to the file `access`.
     pub fn run(&mut self, configuration: &str) {
         self.stop();
-        // One process, so that nothing is left when it is killed.
+        // One process, so that a kill leaves none behind.
         let modules = self.programs.join("usr/lib/nginx/modules");
         let all = format!(
             "daemon off;\nmaster_process off;\npid pid;\n\
@@ -54,13 +54,13 @@ impl Nginx {
         self.process = Some(process.expect("it starts"));
     }
 
-    /// Waits until it has logged all of that since the last time, and returns what it has.
+    /// Waits until all parts are in the log since the last call, and returns the log.
     pub async fn logs(&self, parts: &[&str]) -> String {
         let path = self.dir.join("access");
         let log = async || fs::read_to_string(&path).unwrap_or_default();
         let has_all = |log: &String| parts.iter().all(|part| log.contains(part));
         let said = eventually("nginx has logged it", log, has_all).await;
-        // It appends: what is cut off now is not written again.
+        // nginx appends, so truncated lines do not come back.
         if let Ok(file) = fs::OpenOptions::new().write(true).open(&path) {
             file.set_len(0).expect("it can be emptied");
         }

@@ -56,8 +56,8 @@ fn a_peer_that_comes_again_has_its_names_at_once() {
     let mut loaded = disk.load(config());
     for ipam in [&mut ipam, &mut loaded] {
         let again = ipam.reserve(&turin, networks.0, networks.1, NOW).unwrap();
-        assert_eq!(again.our_name_for_pods(), first.our_name_for_pods());
-        assert_eq!(again.our_name_for_external(), first.our_name_for_external());
+        assert_eq!(again.translated_pod_cidr(), first.translated_pod_cidr());
+        assert_eq!(again.translated_external_cidr(), first.translated_external_cidr());
         assert_eq!(reserve(ipam, "milan", NOW), [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
         assert!(ipam.next_to_wake().is_some(), "turin had others before");
         no_overlap(ipam);
@@ -90,7 +90,7 @@ fn what_leads_into_a_name_that_is_freed_leads_nowhere() {
             let mut again = disk.load(ipam.config.clone());
             disk.write(&mut again);
             let is_milans = again.subnets(&milan).is_some_and(|it| {
-                it.our_name_for_pods().is_some_and(|name| name.net().contains(&pod))
+                it.translated_pod_cidr().is_some_and(|name| name.net().contains(&pod))
             });
             let is_told =
                 disk.mappings.values().any(|it| it.spec.cluster_mappings.contains_key(&pod));
@@ -187,7 +187,7 @@ fn what_can_not_be_restored_rests() {
     let mut ipam = disk.load(config());
     assert!(ipam.subnets(&id("turin")).is_none(), "milan has 10.3.0.0/16");
     let pisa = ipam.reserve(&id("pisa"), cidr("10.20.0.0/16"), cidr("10.50.0.0/16"), NOW).unwrap();
-    assert_ne!(pisa.our_name_for_pods(), Some(cidr("10.20.0.0/16")));
+    assert_ne!(pisa.translated_pod_cidr(), Some(cidr("10.20.0.0/16")));
     let milan = [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")];
     assert_eq!(reserve(&mut ipam, "milan", NOW), milan, "what is in use stays as it is");
 }
@@ -204,5 +204,5 @@ fn nothing_rests_for_longer_than_if_it_were_freed_now() {
 /// A peer with the networks of milan, and what they are called.
 fn reserve(ipam: &mut IpamState, peer: &str, now: Timestamp) -> [Cidr; 2] {
     let names = ipam.reserve(&id(peer), cidr(PODS), cidr(EXTERNAL), now).unwrap();
-    [names.our_name_for_pods().unwrap(), names.our_name_for_external().unwrap()]
+    [names.translated_pod_cidr().unwrap(), names.translated_external_cidr().unwrap()]
 }

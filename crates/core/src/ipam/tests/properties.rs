@@ -161,7 +161,7 @@ fn shuffled<T>(mut all: Vec<T>, order: &[Index]) -> Vec<T> {
 pub(super) fn no_overlap(ipam: &IpamState) {
     let own = [ipam.config.pod_cidr, ipam.config.service_cidr, ipam.external_cidr()];
     let names = ipam.clusters.values().flat_map(|subnets| {
-        [subnets.our_name_for_pods().unwrap(), subnets.our_name_for_external().unwrap()]
+        [subnets.translated_pod_cidr().unwrap(), subnets.translated_external_cidr().unwrap()]
     });
     let all: Vec<_> = own.into_iter().chain(names).collect();
     for (n, one) in all.iter().enumerate() {

@@ -169,8 +169,8 @@ impl World {
     fn names(&self) -> Vec<(ClusterId, Cidr)> {
         let mut names = Vec::new();
         for (cluster, subnets) in &self.ipam.clusters {
-            names.extend(subnets.our_name_for_pods().map(|name| (cluster.clone(), name)));
-            names.extend(subnets.our_name_for_external().map(|name| (cluster.clone(), name)));
+            names.extend(subnets.translated_pod_cidr().map(|name| (cluster.clone(), name)));
+            names.extend(subnets.translated_external_cidr().map(|name| (cluster.clone(), name)));
         }
         names
     }

@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 
 const INTERVAL: Duration = Duration::from_millis(40);
 
-/// What tests ask may start a program each time.
-const TEST_INTERVAL: Duration = Duration::from_millis(100);
+/// How soon a test asks again, at first and at last: what it asks may start a program each time.
+const FIRST_TEST_INTERVAL: Duration = Duration::from_millis(25);
+const LAST_TEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longer than anything takes that a test waits for without a limit of its own.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -64,8 +65,13 @@ async fn ask_until<T: Debug>(
             return (answer, asked);
         }
         assert!(asked < limit, "not within {limit:?}: {what}: {answer:#?}");
-        tokio::time::sleep(TEST_INTERVAL).await;
+        tokio::time::sleep(test_interval(start.elapsed())).await;
     }
+}
+
+/// In proportion to the time waited so far: what happens soon is seen soon.
+fn test_interval(waited: Duration) -> Duration {
+    (waited / 4).clamp(FIRST_TEST_INTERVAL, LAST_TEST_INTERVAL)
 }
 
 /// Asks again and again until there is an answer. An error ends it at once.
@@ -104,4 +110,15 @@ pub(crate) fn block_on<T: Send>(work: impl Future<Output = T> + Send) -> T {
             Err(panicked) => std::panic::resume_unwind(panicked),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_asks_less_often_the_longer_it_waits() {
+        let after = |millis| test_interval(Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 100, 200, 400, 9000].map(after), [25, 25, 50, 100, 100]);
+    }
 }

@@ -55,8 +55,12 @@ async fn empty(side: &Side, namespace: &str) {
 
 async fn remove<K: Object>(api: Api<K>, labels: &str) {
     let which = ListParams::default().labels(labels);
-    for object in api.list(&which).await.expect("a list") {
-        let_go(&api, &object).await;
+    let found = api.list(&which).await.expect("a list");
+    for object in &found {
+        let_go(&api, object).await;
+    }
+    if found.items.is_empty() {
+        return;
     }
     let deleted = api.delete_collection(&DeleteParams::default(), &which).await;
     deleted.expect("they can be deleted");

@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 
 const INTERVAL: Duration = Duration::from_millis(40);
 
-/// Longer than [`INTERVAL`], because a check of a test may start a program.
-const TEST_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a test waits between two checks, at first and at last: a check may start a program.
+const FIRST_TEST_INTERVAL: Duration = Duration::from_millis(25);
+const LAST_TEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Timeout of waits without a limit of their own.
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -65,8 +66,13 @@ async fn poll_until<T: Debug>(
             return (answer, asked);
         }
         assert!(asked < limit, "not within {limit:?}: {what}: {answer:#?}");
-        tokio::time::sleep(TEST_INTERVAL).await;
+        tokio::time::sleep(test_interval(start.elapsed())).await;
     }
+}
+
+/// In proportion to the time waited so far: short waits get short intervals.
+fn test_interval(waited: Duration) -> Duration {
+    (waited / 4).clamp(FIRST_TEST_INTERVAL, LAST_TEST_INTERVAL)
 }
 
 /// Polls until there is an answer. An error ends it immediately.
@@ -105,4 +111,15 @@ pub(crate) fn block_on<T: Send>(work: impl Future<Output = T> + Send) -> T {
             Err(panicked) => std::panic::resume_unwind(panicked),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_asks_less_often_the_longer_it_waits() {
+        let after = |millis| test_interval(Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 100, 200, 400, 9000].map(after), [25, 25, 50, 100, 100]);
+    }
 }

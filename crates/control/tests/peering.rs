@@ -33,8 +33,7 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     let cluster = |name| ClusterSpec::new(name).control_plane_only();
     let bed = Testbed::builder("peering").cluster(cluster("rome")).cluster(cluster("milan"));
     let bed = bed.start().await.expect("the API servers start");
-    let rome = side(bed.cluster("rome")).await;
-    let milan = side(bed.cluster("milan")).await;
+    let (rome, milan) = tokio::join!(side(bed.cluster("rome")), side(bed.cluster("milan")));
     rome.knows(&milan).await;
     milan.knows(&rome).await;
     let (at_milan, offer_lists) = start_and_count_offer_lists(&milan);

@@ -55,9 +55,8 @@ async fn cluster(name: &str) -> &'static Cluster {
         let cluster = |name| ClusterSpec::new(name).control_plane_only();
         let bed = Testbed::builder("addresses").cluster(cluster("rome")).cluster(cluster("milan"));
         let bed = bed.start().await.expect("the API servers start");
-        for name in ["rome", "milan"] {
-            tombolo_testing::Side::new(bed.cluster(name)).await;
-        }
+        let side = |name| tombolo_testing::Side::new(bed.cluster(name));
+        tokio::join!(side("rome"), side("milan"));
         bed
     };
     BED.get_or_init(start).await.cluster(name)

@@ -5,16 +5,18 @@ use tombolo_api::discovery::ForeignCluster;
 
 use crate::{logs::Logs, side::Side};
 
-/// The nonces, and the tokens for one cluster, that a cluster has now.
-pub async fn of(side: &Side) -> Vec<String> {
-    let secrets = side.all::<Secret>().list(&Default::default()).await.expect("the Secrets");
-    let texts = secrets.items.into_iter().flat_map(|secret| {
-        let kept = |key: &String| ["nonce", "token"].contains(&key.as_str());
-        let data = secret.data.unwrap_or_default();
-        data.into_iter().filter(move |(key, _)| kept(key)).map(|(_, bytes)| bytes.0)
-    });
-    // What people have put there in tests is shorter.
-    texts.filter_map(|text| String::from_utf8(text).ok()).filter(|text| text.len() >= 32).collect()
+/// The tokens, the nonces and the keys of nonces that clusters have now.
+pub async fn of(sides: &[&Side]) -> Vec<String> {
+    let mut found = Vec::new();
+    for side in sides {
+        let secrets = side.all::<Secret>().list(&Default::default()).await.expect("the Secrets");
+        let data = secrets.items.into_iter().flat_map(|secret| secret.data.unwrap_or_default());
+        let kept = data.filter(|(key, _)| ["key", "nonce", "token"].contains(&key.as_str()));
+        let texts = kept.filter_map(|(_, bytes)| String::from_utf8(bytes.0).ok());
+        // What people have put there in tests is shorter.
+        found.extend(texts.filter(|text| text.len() >= 32));
+    }
+    found
 }
 
 pub async fn is_told_nobody(sides: &[&Side], secrets: &[String], logs: &Logs) {

@@ -32,7 +32,7 @@ pub async fn who_comes_back_in_time_is_known_at_once(rome: &Side, milan: &Side) 
     assert_eq!(from_before(), count + 1.0);
 
     // It does not come back until its identity counts no more.
-    let end = Timestamp::now().as_second() + 5;
+    let end = Timestamp::now().as_second() + 3;
     counts_until(rome, end).await;
     rome.delete::<ForeignCluster>("milan").await;
     rome.until_gone::<ForeignCluster>("milan").await;

@@ -10,8 +10,8 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 #[derive(Clone, Default)]
 pub struct Logs(Arc<Mutex<Vec<u8>>>);
 
-/// From here on everything is kept, down to traces of our own crates and of those that read what
-/// callers send.
+/// From here on everything is kept, and nothing of what was before, down to traces of our own crates and
+/// of those that read what callers send.
 pub fn capture() -> Logs {
     static LOGS: LazyLock<Logs> = LazyLock::new(|| {
         let logs = Logs::default();
@@ -24,30 +24,29 @@ pub fn capture() -> Logs {
             .init();
         logs
     });
+    *LOGS.0.lock().unwrap() = Vec::new();
     LOGS.clone()
 }
 
 impl Logs {
     pub fn have(&self, text: &str) -> bool {
-        self.text().contains(text)
+        self.read(|log| log.contains(text))
     }
 
     /// How many warnings name this ForeignCluster.
     pub fn warnings(&self, cluster: &str) -> usize {
-        let text = self.text();
         let names_it = |line: &&str| line.contains(" WARN ") && line.contains(cluster);
-        text.lines().filter(names_it).count()
+        self.read(|log| log.lines().filter(names_it).count())
     }
 
     pub fn have_no(&self, secret: &str) {
-        assert!(secret.len() >= 8 && !self.text().contains(secret), "a secret is in the logs");
+        assert!(secret.len() >= 8 && !self.have(secret), "a secret is in the logs");
     }
 
     /// Tokens of service accounts all start in the same way.
     pub fn have_no_token(&self) {
-        let text = self.text();
-        assert!(text.contains("handed over an identity"), "this is not the log");
-        assert!(!text.contains("eyJhbGciOi"), "a token is in the logs");
+        assert!(self.have("handed over an identity"), "this is not the log");
+        assert!(!self.have("eyJhbGciOi"), "a token is in the logs");
     }
 
     /// What they take of the memory.
@@ -55,8 +54,9 @@ impl Logs {
         self.0.lock().unwrap().len()
     }
 
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    /// Without a copy: there may be much of it.
+    fn read<T>(&self, look: impl FnOnce(&str) -> T) -> T {
+        look(&String::from_utf8_lossy(&self.0.lock().unwrap()))
     }
 }
 

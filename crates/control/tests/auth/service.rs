@@ -24,13 +24,9 @@ pub async fn an_identity_is_given_once(milan: &Side) {
     assert_eq!(call(milan, "DELETE", "/identity", &release).await.0, 409);
 
     // The request as the seed prints it works once.
-    let naples = json!({ "clusterID": "id-of-naples", "token": token });
-    let (status, answer) = post(naples.clone()).await;
-    assert_eq!(status, 200, "{}", answer["error"]);
-    assert!(answer["kubeconfig"].as_str().expect("a kubeconfig").contains("milan"));
+    let naples = naples_gets_an_identity(milan).await;
     assert_eq!(post(naples).await.0, 409);
     let namespaces = Api::<Namespace>::all(milan.client.clone());
-    namespaces.get("liqo-tenant-id-of-naples").await.expect("its namespace");
 
     // Nothing of the answer is left.
     let records = Api::<Secret>::namespaced(milan.client.clone(), "liqo-auth");
@@ -51,6 +47,16 @@ pub async fn an_identity_is_given_once(milan: &Side) {
     records.delete("identity-id-of-pisa", &Default::default()).await.expect("deleted");
     let there = async || namespaces.get_opt("liqo-tenant-pisa").await.expect("an answer").is_some();
     eventually("no namespace", there, |there| !there).await;
+}
+
+/// Returns its request.
+pub async fn naples_gets_an_identity(milan: &Side) -> Value {
+    let naples = json!({ "clusterID": "id-of-naples", "token": milan.token().await });
+    let (status, answer) = call(milan, "POST", "/identity", &naples.to_string()).await;
+    assert_eq!(status, 200, "{}", answer["error"]);
+    assert!(answer["kubeconfig"].as_str().expect("a kubeconfig").contains("milan"));
+    milan.get::<Namespace>("liqo-tenant-id-of-naples").await.expect("its namespace");
+    naples
 }
 
 pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {

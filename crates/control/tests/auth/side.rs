@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, ops::Deref, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -24,6 +24,8 @@ use tombolo_runtime::{
 };
 use tombolo_testbed::Cluster;
 
+use crate::reset::reset;
+
 pub struct Side {
     base: tombolo_testing::Side,
     /// Of the auth service.
@@ -40,9 +42,10 @@ impl Deref for Side {
 }
 
 impl Side {
+    /// The components of a cluster in which they have never run, as far as they can tell.
     pub async fn start(cluster: &Cluster) -> Self {
-        let base = tombolo_testing::Side::new(cluster).await;
-        base.put::<Namespace>("liqo-auth", json!({})).await;
+        let base = tombolo_testing::Side::again(cluster).await;
+        reset(&base).await;
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         // Little fits between the two, as over a real network.
         set_socket_send_buffer_size(&listener, 16 << 10).expect("a smaller buffer");

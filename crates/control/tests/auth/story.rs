@@ -18,6 +18,14 @@ use tombolo_testing::condition;
 
 use crate::side::Side;
 
+/// No story of its own: what others begin with.
+pub async fn both_get_an_identity(rome: &Side, milan: &Side) {
+    rome.has_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
+    rome.meets("milan", &milan.url).await;
+    rome.says("milan", "Accepted").await;
+    the_token_that_came_along_is_enough(rome, milan).await;
+}
+
 pub async fn a_wrong_url_is_named(rome: &Side) {
     rome.meets("nowhere", "https://127.0.0.1:1").await;
     let message = rome.says("nowhere", "AuthUnreachable").await;

@@ -24,9 +24,8 @@ async fn clusters_find_and_forget_each_other() {
         .cluster(cluster("milan"))
         .cluster(cluster("turin"));
     let bed = bed.start().await.expect("the API servers start");
-    let rome = Side::new(bed.cluster("rome")).await;
-    let milan = Side::new(bed.cluster("milan")).await;
-    let turin = Side::new(bed.cluster("turin")).await;
+    let side = |name| Side::new(bed.cluster(name));
+    let (rome, milan, turin) = tokio::join!(side("rome"), side("milan"), side("turin"));
     story::is_told(&rome, &milan, &turin).await;
     networks::are_followed(&rome, &milan).await;
     networks::may_be_of_ipv6(&rome, &milan).await;

@@ -356,7 +356,7 @@ mod tests {
         assert!(!is_unmapped(Code::Unavailable.into()));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_service_that_does_not_answer_holds_nobody_up() {
         let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let uri = format!("http://{}", silent.local_addr().unwrap());

@@ -31,8 +31,7 @@ impl Fixture {
         let bed = Testbed::builder("virtual-node").cluster(spec("rome")).cluster(spec("milan"));
         let bed = bed.start().await.expect("the clusters start");
         let (rome, milan) = (bed.cluster("rome").clone(), bed.cluster("milan").clone());
-        let home = Side::new(&rome).await;
-        let remote = Side::new(&milan).await;
+        let (home, remote) = tokio::join!(Side::new(&rome), Side::new(&milan));
         let identity = be_a_provider(&remote).await;
         let (settings, client) = (settings(&home), home.client);
         let control = Shutdown::new();

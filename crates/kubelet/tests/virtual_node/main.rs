@@ -68,7 +68,8 @@ async fn logs_exec_and_port_forward_work(f: &Fixture) {
     let failed = f.rome.exec("shop", "deploy/web", &["bash", "-c", "exit 7"]).await.unwrap_err();
     assert!(failed.to_string().contains("exit code 7"), "{failed}");
     let script = "printf 'here\\n' | kubectl exec -i -n shop deploy/web -- cat
-        timeout 3 kubectl logs -n shop deploy/web -f | head -n 1
+        exec 4< <(exec kubectl logs -n shop deploy/web -f); logs=$!
+        read -r -t 3 line <&4 && echo \"$line\"; kill $logs
         exec 3< <(exec kubectl port-forward -n shop deploy/web :8080); forward=$!
         read -r line <&3; port=${line#*127.0.0.1:}
         curl -s --max-time 10 http://127.0.0.1:${port%% *}/; kill $forward";

@@ -76,8 +76,9 @@ async fn from_an_auth_url_to_an_application_and_back() {
     let there = pods.iter().find(|pod| pod["spec"]["nodeName"] == "liqo-milan").unwrap();
     let twin = get(milan, &["pod", "-n", "shop", name(there)]).await;
     assert_eq!(there["status"]["podIP"], twin["status"]["podIP"]);
-    for side in [rome, milan] {
-        for client in clients(side).await {
+    let (in_rome, in_milan) = tokio::join!(clients(rome), clients(milan));
+    for (side, clients) in [(rome, in_rome), (milan, in_milan)] {
+        for client in clients {
             client.reaches_all(URL, &everybody).await;
             let hellos = client.send_all(URL, 60).await;
             let who: BTreeSet<String> = hellos.iter().map(|hello| hello.pod.clone()).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use futures::future::join_all;
 use serde_json::Value;
 use tombolo_testbed::{Cluster, Node, Testbed};
 
@@ -14,15 +15,14 @@ pub struct Before(Vec<(Cluster, Look)>);
 
 impl Before {
     pub async fn of(bed: &Testbed) -> Self {
-        let mut all = Vec::new();
-        for cluster in bed.clusters() {
+        let look = async |cluster: &Cluster| {
             pods_on_all_nodes(cluster).await;
             let leases = async || list(cluster, &["leases", "-n", "kube-node-lease"]).await.len();
             let all_nodes = cluster.nodes().len();
             within(SOON, "each node has its Lease", leases, |count| *count == all_nodes).await;
-            all.push((cluster.clone(), Look::at(cluster).await));
-        }
-        Self(all)
+            (cluster.clone(), Look::at(cluster).await)
+        };
+        Self(join_all(bed.clusters().iter().map(look)).await)
     }
 
     /// Waits until all clusters are in their previous state.

@@ -8,7 +8,7 @@ async fn a_wrong_auth_url_is_reported_and_rolled_back() {
     let story = story().await;
     let rome = story.rome();
     let url = format!("https://{}:1", story.milan().node(1).address());
-    let said = refused(rome, &["peer", &url, "--timeout", "10"]).await;
+    let said = refused(rome, &["peer", &url, "--timeout", "3"]).await;
     for part in [url.as_str(), "Authenticated", "Check that"] {
         assert!(said.contains(part), "{part:?} is not in {said}");
     }

@@ -3,6 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -104,8 +105,13 @@ async fn config_maps_and_secrets_are_reflected_and_updated() {
     within(SOON, "the ConfigMap follows", there, |dish| dish == "amatriciana").await;
     let change = r#"{"stringData":{"ingredient":"pecorino"}}"#;
     rome.kubectl(&["patch", "secret", "-n", "shop", "recipe", "-p", change]).await.unwrap();
-    // As in one cluster, a kubelet updates mounts once a minute.
-    let files = async || (read("/menu/dish").await, read("/recipe/ingredient").await);
+    // As in one cluster, a kubelet updates mounts once a minute, and when the pod changes.
+    let files = async || {
+        let changed = format!("example.com/changed={}", Timestamp::now());
+        let change = ["annotate", "pod", "-n", "shop", "cook", "--overwrite", &changed];
+        milan.kubectl(&change).await.unwrap();
+        (read("/menu/dish").await, read("/recipe/ingredient").await)
+    };
     let followed =
         |(dish, ingredient): &(String, String)| dish == "amatriciana" && ingredient == "pecorino";
     within(KUBELETS_PERIOD, "the mounts are updated", files, followed).await;

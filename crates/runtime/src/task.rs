@@ -230,7 +230,7 @@ mod tests {
         let (held, dropped) = oneshot::channel();
         let work = async move {
             let _held: oneshot::Sender<()> = held;
-            pending().await
+            pending::<()>().await;
         };
         (work, dropped)
     }

@@ -16,6 +16,7 @@ use tombolo_api::{
     virtualkubelet::{NamespaceMap, NamespaceMapSpec},
 };
 use tombolo_core::offloading::{MapFate, desired_mapping, map_fate, target};
+use tombolo_core::view::Offer;
 use tombolo_runtime::{observe::Observer, writer};
 
 use crate::context::Context;
@@ -68,7 +69,7 @@ impl Seen {
         let peers = self.peers();
         let mut outcome = Ok(());
         for peer in peers.values() {
-            match map_fate(Some(&peer.offer)) {
+            match map_fate(Some(&Offer::from_resource(&peer.offer))) {
                 MapFate::Keep => outcome = outcome.and(self.keep(peer).await),
                 MapFate::Drain | MapFate::Remove => {}
             }
@@ -76,9 +77,9 @@ impl Seen {
         let ours = |map: &NamespaceMap| map.labels().contains_key(REPLICATE_TO_LABEL);
         for map in self.maps.state_filter(ours) {
             let namespace = map.namespace().unwrap_or_default();
-            let offer = peers.get(&namespace).map(|peer| &*peer.offer);
+            let offer = peers.get(&namespace).map(|peer| Offer::from_resource(&peer.offer));
             let leaves = map.meta().deletion_timestamp.is_some();
-            if map_fate(offer) == MapFate::Remove && !leaves {
+            if map_fate(offer.as_ref()) == MapFate::Remove && !leaves {
                 let name = map.name_any();
                 let api: Api<NamespaceMap> = Api::namespaced(self.client.clone(), &namespace);
                 let deleted = writer::delete_if_same(&api, &name, map.uid().as_deref()).await;
@@ -112,9 +113,9 @@ impl Seen {
         if have.as_ref().is_some_and(|map| map.meta().deletion_timestamp.is_some()) {
             return Ok(());
         }
-        let node = peer.offer.status.as_ref().and_then(|status| status.virtual_node.as_ref());
-        let node = node.and_then(|name| self.nodes.get(&ObjectRef::new(name)));
-        let target = target(&peer.identity, &peer.offer, node.as_ref().map(|node| node.labels()));
+        let offer = Offer::from_resource(&peer.offer);
+        let node = offer.virtual_node.and_then(|name| self.nodes.get(&ObjectRef::new(name)));
+        let target = target(&peer.identity, &offer, node.as_ref().map(|node| node.labels()));
         let offloadings = self.offloadings.state();
         let now = have.as_ref().map(|map| map.spec.desired_mapping.clone()).unwrap_or_default();
         let desired = desired_mapping(offloadings.iter().map(|o| &**o), &target, &self.home, &now);

@@ -21,6 +21,7 @@ use tombolo_api::{
 use tombolo_core::{
     condition::{is_true, now_is},
     peering::{self, Outgoing, Step},
+    view::Offer,
 };
 use tombolo_runtime::{
     queue::{self, queue},
@@ -74,13 +75,15 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     let called = |name: &str| requests.iter().find(|request| request.name_any() == name);
     let (request, their_request) = (called(ours), called(theirs));
     let map = tenant.find(&tenant.maps, ours).await?;
+    let offer = offer.as_ref().map(Offer::from_resource);
+    let lent = our_offer.as_ref().map(Offer::from_resource);
 
     let before = cluster.status.clone().unwrap_or_default();
     let outgoing = Outgoing {
         join: cluster.spec.join && cluster.meta().deletion_timestamp.is_none(),
         authenticated: is_true(&before.conditions, condition::AUTHENTICATED),
         request,
-        offer: offer.as_ref(),
+        offer,
         namespaces: map.is_some(),
     };
     let step = peering::next(&outgoing);
@@ -96,7 +99,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     }
 
     if let Some(offer) = &our_offer
-        && peering::is_left_over(offer, &requests)
+        && lent.is_some_and(|lent| peering::is_left_over(&lent, &requests))
     {
         writer::delete_if_same(&tenant.offers, ours, offer.uid().as_deref())
             .await
@@ -104,7 +107,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     }
 
     let out = peering::state(&outgoing, theirs);
-    let in_ = peering::incoming(their_request, our_offer.as_ref());
+    let in_ = peering::incoming(their_request, lent.as_ref());
     let now = Timestamp::now();
     let says = |type_, state: &peering::State| {
         now_is(&before.conditions, type_, state.established, state.reason, &state.message, now)

@@ -3,11 +3,14 @@
 use tombolo_api::{
     ClusterName,
     discovery::{ForeignCluster, RequestState, ResourceRequest},
-    names::KUBELET_FINALIZER,
-    sharing::{OfferPhase, ResourceOffer},
+    sharing::OfferPhase,
 };
 
-use crate::discovery::request_of;
+use crate::{
+    discovery::request_of,
+    offer_stage::{End, OfferStage},
+    view::Offer,
+};
 
 /// What there is of the peering by which pods of this cluster run in another.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,7 +22,7 @@ pub struct Outgoing<'a> {
     /// Our request.
     pub request: Option<&'a ResourceRequest>,
     /// The other cluster's offer.
-    pub offer: Option<&'a ResourceOffer>,
+    pub offer: Option<Offer<'a>>,
     /// Whether namespaces of this cluster are, or are to be, there.
     pub namespaces: bool,
 }
@@ -52,20 +55,20 @@ pub struct State {
 
 /// What the peering needs next.
 pub fn next(there: &Outgoing<'_>) -> Step {
-    let phase = there.offer.map(phase);
     if there.join {
         return match there.request {
             _ if !there.authenticated => Step::Nothing,
             None => Step::Request,
             Some(request) if request.metadata.deletion_timestamp.is_some() => Step::Nothing,
             Some(request) if request_state(request) == RequestState::Refused => Step::Nothing,
-            Some(_) if phase.is_some_and(|phase| phase != OfferPhase::Accepted) => Step::Accept,
+            Some(_) if there.offer.is_some_and(|it| it.stage.can_be_accepted()) => Step::Accept,
             Some(_) => Step::Nothing,
         };
     }
     match there.offer {
-        Some(_) if phase != Some(OfferPhase::Refused) => Step::Refuse,
-        Some(offer) if is_in_use(offer) => Step::Nothing,
+        // Also one that was withdrawn, so that it is not accepted when it comes back.
+        Some(offer) if offer.answer != OfferPhase::Refused => Step::Refuse,
+        Some(offer) if offer.stage.is_draining() => Step::Nothing,
         _ if there.namespaces => Step::Nothing,
         _ if there.request.is_some() => Step::Withdraw,
         _ => Step::Nothing,
@@ -89,10 +92,22 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
             "RequestRefused",
             format!("{cluster} has refused the request: what runs there is being taken back"),
         ),
-        (_, Some(offer)) if phase(offer) == OfferPhase::Accepted => {
-            (true, "Established", format!("{cluster} lends resources"))
-        }
-        (_, Some(_)) => (false, "OfferPending", format!("the offer of {cluster} came in")),
+        (_, Some(offer)) => match offer.stage {
+            OfferStage::Serving => (true, "Established", format!("{cluster} lends resources")),
+            OfferStage::Draining(End::Withdrawn) => (
+                false,
+                "OfferWithdrawn",
+                format!("{cluster} has withdrawn its offer: what runs there is being taken back"),
+            ),
+            OfferStage::Over(End::Withdrawn) => {
+                (false, "OfferWithdrawn", format!("{cluster} has withdrawn its offer"))
+            }
+            OfferStage::Pending
+            | OfferStage::Draining(End::Returned)
+            | OfferStage::Over(End::Returned) => {
+                (false, "OfferPending", format!("the offer of {cluster} came in"))
+            }
+        },
         (Some(request), None) => match request_state(request) {
             RequestState::Pending => (
                 false,
@@ -113,16 +128,15 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
 
 /// Whether our offer has outlived the request that it answers. The garbage collector would take it
 /// away as well, but learns of new kinds only now and then.
-pub fn is_left_over(offer: &ResourceOffer, requests: &[ResourceRequest]) -> bool {
-    let owners = offer.metadata.owner_references.as_deref().unwrap_or_default();
+pub fn is_left_over(offer: &Offer<'_>, requests: &[ResourceRequest]) -> bool {
     let is_owner = |request: &ResourceRequest| {
-        owners.iter().any(|owner| request.metadata.uid.as_ref() == Some(&owner.uid))
+        request.metadata.uid.as_deref().is_some_and(|uid| offer.is_owned_by(uid))
     };
-    offer.metadata.deletion_timestamp.is_none() && !requests.iter().any(is_owner)
+    offer.deleted.is_none() && !requests.iter().any(is_owner)
 }
 
 /// How far a peering is by which pods of the other cluster run in this one.
-pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>) -> State {
+pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&Offer<'_>>) -> State {
     let (established, reason, message) = match (request, offer) {
         (None, _) => (false, "NotAsked", "the other cluster asks for nothing".to_owned()),
         (Some(request), _) if request_state(request) == RequestState::Refused => {
@@ -135,11 +149,14 @@ pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>
             "Pending",
             "the request waits: set its status.state to Accepted to accept it".to_owned(),
         ),
-        (Some(_), Some(offer)) if phase(offer) == OfferPhase::Accepted => {
+        (Some(_), Some(offer)) if offer.stage == OfferStage::Serving => {
             (true, "Established", "the other cluster has taken the offer".to_owned())
         }
-        (Some(_), Some(offer)) if phase(offer) == OfferPhase::Refused => {
+        (Some(_), Some(offer)) if offer.answer == OfferPhase::Refused => {
             (false, "OfferRefused", "the other cluster has given the offer back".to_owned())
+        }
+        (Some(_), Some(offer)) if offer.stage.is_withdrawn() => {
+            (false, "OfferWithdrawn", "this cluster has withdrawn its offer".to_owned())
         }
         (Some(_), _) => (false, "Offering", "the other cluster has not taken it yet".to_owned()),
     };
@@ -186,19 +203,10 @@ pub fn request_state(request: &ResourceRequest) -> RequestState {
     request.status.as_ref().map(|status| status.state).unwrap_or_default()
 }
 
-/// What has become of an offer.
-pub fn phase(offer: &ResourceOffer) -> OfferPhase {
-    offer.status.as_ref().map(|status| status.phase).unwrap_or_default()
-}
-
-/// Whether a virtual node still stands for it.
-fn is_in_use(offer: &ResourceOffer) -> bool {
-    offer.metadata.finalizers.iter().flatten().any(|name| name == KUBELET_FINALIZER)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_api::{names::KUBELET_FINALIZER, sharing::ResourceOffer};
 
     use super::*;
 
@@ -223,6 +231,13 @@ mod tests {
         .unwrap()
     }
 
+    fn withdrawn(phase: &str, finalizers: &[&str]) -> ResourceOffer {
+        let mut offer = offer(phase, finalizers);
+        offer.spec.withdrawal_timestamp =
+            Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        offer
+    }
+
     #[test]
     fn a_peering_starts_step_by_step() {
         let mut there = Outgoing { join: true, ..Outgoing::default() };
@@ -235,10 +250,10 @@ mod tests {
         assert_eq!(next(&there), Step::Nothing);
         assert_eq!(state(&there, "milan").reason, "RequestPending");
         let came = offer("Pending", &[]);
-        there.offer = Some(&came);
+        there.offer = Some(Offer::from_resource(&came));
         assert_eq!(next(&there), Step::Accept);
         let taken = offer("Accepted", &[]);
-        there.offer = Some(&taken);
+        there.offer = Some(Offer::from_resource(&taken));
         assert_eq!(next(&there), Step::Nothing);
         assert!(state(&there, "milan").established);
     }
@@ -253,13 +268,13 @@ mod tests {
             ..Outgoing::default()
         };
         let taken = offer("Accepted", &[KUBELET_FINALIZER]);
-        there.offer = Some(&taken);
+        there.offer = Some(Offer::from_resource(&taken));
         assert_eq!(next(&there), Step::Refuse);
         let in_use = offer("Refused", &[KUBELET_FINALIZER]);
-        there.offer = Some(&in_use);
+        there.offer = Some(Offer::from_resource(&in_use));
         assert_eq!(next(&there), Step::Nothing);
         let drained = offer("Refused", &[]);
-        there.offer = Some(&drained);
+        there.offer = Some(Offer::from_resource(&drained));
         assert_eq!(next(&there), Step::Nothing, "namespaces are still there");
         there.namespaces = false;
         assert_eq!(next(&there), Step::Withdraw);
@@ -290,17 +305,62 @@ mod tests {
             join: true,
             authenticated: true,
             request: Some(&refused),
-            offer: Some(&leaving),
+            offer: Some(Offer::from_resource(&leaving)),
             namespaces: true,
         };
         assert_eq!(next(&there), Step::Nothing);
         let said = state(&there, "milan");
         assert!(!said.established && said.reason == "RequestRefused");
         let late = offer("Pending", &[]);
-        there.offer = Some(&late);
+        there.offer = Some(Offer::from_resource(&late));
         assert_eq!(next(&there), Step::Nothing);
         there.offer = None;
         assert_eq!(state(&there, "milan").reason, "RequestRefused");
+    }
+
+    #[test]
+    fn a_withdrawn_offer_is_drained_said_to_be_withdrawn_and_not_accepted() {
+        let asked = request("Accepted");
+        let joined = Outgoing {
+            join: true,
+            authenticated: true,
+            request: Some(&asked),
+            namespaces: true,
+            ..Outgoing::default()
+        };
+        for (phase, finalizers) in [
+            ("Accepted", &[KUBELET_FINALIZER][..]),
+            ("Accepted", &[]),
+            ("Refused", &[]),
+            ("Pending", &[]),
+        ] {
+            let offer = withdrawn(phase, finalizers);
+            let there = Outgoing { offer: Some(Offer::from_resource(&offer)), ..joined };
+            assert_eq!(next(&there), Step::Nothing, "{phase}");
+            let said = state(&there, "milan");
+            assert!(!said.established && said.reason == "OfferWithdrawn", "{phase}: {said:?}");
+        }
+        let draining = withdrawn("Accepted", &[KUBELET_FINALIZER]);
+        let said = incoming(Some(&asked), Some(&Offer::from_resource(&draining)));
+        assert!(!said.established && said.reason == "OfferWithdrawn", "{said:?}");
+    }
+
+    #[test]
+    fn a_peering_with_a_withdrawn_offer_ends_in_the_same_order() {
+        let asked = request("Accepted");
+        let step = |offer: &ResourceOffer, namespaces| {
+            next(&Outgoing {
+                authenticated: true,
+                request: Some(&asked),
+                offer: Some(Offer::from_resource(offer)),
+                namespaces,
+                ..Outgoing::default()
+            })
+        };
+        assert_eq!(step(&withdrawn("Accepted", &[KUBELET_FINALIZER]), true), Step::Refuse);
+        assert_eq!(step(&withdrawn("Refused", &[KUBELET_FINALIZER]), true), Step::Nothing);
+        assert_eq!(step(&withdrawn("Refused", &[]), true), Step::Nothing, "namespaces are there");
+        assert_eq!(step(&withdrawn("Refused", &[]), false), Step::Withdraw);
     }
 
     #[test]
@@ -355,6 +415,7 @@ mod tests {
             "name": "rome", "uid": "first",
         });
         offer.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+        let offer = Offer::from_resource(&offer);
         assert!(!is_left_over(&offer, &[made("other"), made("first")]));
         assert!(is_left_over(&offer, &[made("second")]), "of the same name, but another");
         assert!(is_left_over(&offer, &[]));
@@ -366,7 +427,10 @@ mod tests {
         let asked = request("Accepted");
         assert_eq!(incoming(Some(&asked), None).reason, "Offering");
         let taken = offer("Accepted", &[]);
-        assert!(incoming(Some(&asked), Some(&taken)).established);
+        assert!(incoming(Some(&asked), Some(&Offer::from_resource(&taken))).established);
         assert_eq!(incoming(Some(&request("Pending")), None).reason, "Pending");
+        let returned = offer("Refused", &[]);
+        let said = incoming(Some(&asked), Some(&Offer::from_resource(&returned)));
+        assert_eq!(said.reason, "OfferRefused");
     }
 }

@@ -2,7 +2,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tombolo_api::{
     NatCidr,
     discovery::{
-        ForeignClusterSpec, ResourceRequestSpec, ResourceRequestStatus, condition::TUNNEL_ENDPOINT,
+        ForeignClusterSpec, ResourceRequest, ResourceRequestSpec, ResourceRequestStatus,
+        condition::TUNNEL_ENDPOINT,
     },
     net::{Connection, ConnectionStatus},
 };
@@ -291,7 +292,7 @@ impl Scene {
         Seen {
             namespace: "liqo-tenant-milan",
             foreign_cluster: Some(&self.foreign_cluster),
-            requests: self.requests.iter().collect(),
+            requests: self.requests.iter().map(Request::from_resource).collect(),
             configs: self.configs.iter().collect(),
             endpoints: self.endpoints.iter().collect(),
         }

@@ -3,9 +3,9 @@ use tombolo_api::{
     NatCidr,
     discovery::{
         ForeignClusterSpec, ResourceRequest, ResourceRequestSpec, ResourceRequestStatus,
-        condition::TUNNEL_ENDPOINT,
+        condition::{AUTHENTICATED, TUNNEL_ENDPOINT},
     },
-    net::{Connection, ConnectionStatus},
+    net::Connection,
 };
 
 use super::*;

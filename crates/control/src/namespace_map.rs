@@ -15,6 +15,7 @@ use tombolo_api::{
 use tombolo_core::offloading::{
     MapFate, Target, Wish, desired_mapping, is_left_over, is_ours, map_fate, map_to_apply, target,
 };
+use tombolo_core::{tenant::namespace_of, view::Offer};
 use tombolo_runtime::{
     observe::{Change, IndexBy, Watched},
     queue::{self, Queue, queue},
@@ -82,8 +83,8 @@ impl Seen {
         self.maps.feed(queue, ResourceExt::namespace);
         self.offers.feed(queue, ResourceExt::namespace);
         self.clusters.feed_changes(queue, |change| {
-            let is_news = change.is_of(|cluster| (tenant(cluster), &cluster.spec.cluster_identity));
-            change.both().filter(|_| is_news).filter_map(tenant).cloned().collect::<Vec<_>>()
+            let is_news = change.is_of(|cluster| (namespace_of(cluster), &cluster.spec.cluster_identity));
+            change.both().filter(|_| is_news).filter_map(namespace_of).map(str::to_owned).collect::<Vec<_>>()
         });
         let peers = self.peers.clone();
         self.nodes.feed_changes(queue, move |change| peers.by_node(&change));
@@ -102,7 +103,7 @@ impl Seen {
 
     async fn reconcile(&self, namespace: &str) -> Result<(), Error> {
         let peer = self.peers.at(namespace);
-        let fate = map_fate(peer.as_ref().map(|peer| &*peer.offer));
+        let fate = map_fate(peer.as_ref().map(|peer| Offer::from_resource(&peer.offer)).as_ref());
         if let (MapFate::Keep, Some(peer)) = (fate, &peer) {
             self.keep(namespace, peer).await?;
         }
@@ -163,9 +164,9 @@ impl Peers {
         offers: &Watched<ResourceOffer>,
     ) -> Self {
         Self {
-            clusters: clusters.index_by(|cluster| tenant(cluster).cloned()),
+            clusters: clusters.index_by(|cluster| namespace_of(cluster).map(str::to_owned)),
             offers: offers.index_by(|offer| offer.namespace().filter(|_| is_theirs(offer))),
-            offers_by_node: offers.index_by(|offer| virtual_node(offer).cloned()),
+            offers_by_node: offers.index_by(|offer| virtual_node(offer).map(str::to_owned)),
             nodes: nodes.index().clone(),
             all: offers.index().clone(),
         }
@@ -212,7 +213,7 @@ impl Peers {
 
 impl Peer {
     fn target(&self) -> Target {
-        target(&self.identity, &self.offer, self.node.as_ref().map(|node| node.labels()))
+        target(&self.identity, &Offer::from_resource(&self.offer), self.node.as_ref().map(|node| node.labels()))
     }
 }
 
@@ -220,10 +221,6 @@ fn is_theirs(offer: &ResourceOffer) -> bool {
     offer.labels().contains_key(REPLICATED_FROM_LABEL)
 }
 
-fn virtual_node(offer: &ResourceOffer) -> Option<&String> {
-    offer.status.as_ref()?.virtual_node.as_ref()
-}
-
-fn tenant(cluster: &ForeignCluster) -> Option<&String> {
-    cluster.status.as_ref()?.tenant_namespace.as_ref()?.local.as_ref()
+fn virtual_node(offer: &ResourceOffer) -> Option<&str> {
+    Offer::from_resource(offer).virtual_node
 }

@@ -19,8 +19,10 @@ use tombolo_api::{
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    condition::{is_true, now_is},
+    condition::now_is,
     peering::{self, Outgoing, Step},
+    tenant::namespace_of,
+    view::{Offer, Request},
 };
 use tombolo_runtime::{
     queue::{self, queue},
@@ -52,10 +54,6 @@ pub async fn run(context: Arc<Context>) {
     context.shutdown.or(work).await;
 }
 
-fn tenant(cluster: &ForeignCluster) -> Option<&str> {
-    cluster.status.as_ref()?.tenant_namespace.as_ref()?.local.as_deref()
-}
-
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -65,7 +63,8 @@ enum Error {
 }
 
 async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Error> {
-    let (Some(namespace), Some(peer)) = (tenant(cluster), &cluster.spec.cluster_identity) else {
+    let identity = &cluster.spec.cluster_identity;
+    let (Some(namespace), Some(peer)) = (namespace_of(cluster), identity) else {
         return Ok(());
     };
     let us = context.settings.cluster();
@@ -76,16 +75,19 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     // Looked for after our offer, which is made after its request and so can't seem to be left over.
     let requests = tenant.requests.list(&ListParams::default()).await;
     let requests = requests.map_err(failed("list the ResourceRequests", namespace, ""))?.items;
-    let called = |name: &str| requests.iter().find(|request| request.name_any() == name);
+    let requests: Vec<_> = requests.iter().map(Request::from_resource).collect();
+    let called = |name: &str| requests.iter().copied().find(|request| request.name == name);
     let (request, their_request) = (called(ours), called(theirs));
     let map = tenant.find(&tenant.maps, ours).await?;
+    let offer = offer.as_ref().map(Offer::from_resource);
+    let lent = our_offer.as_ref().map(Offer::from_resource);
 
     let before = cluster.status.clone().unwrap_or_default();
     let outgoing = Outgoing {
         join: cluster.spec.join && cluster.meta().deletion_timestamp.is_none(),
-        authenticated: is_true(&before.conditions, condition::AUTHENTICATED),
+        authenticated: peering::is_authenticated(cluster),
         request,
-        offer: offer.as_ref(),
+        offer,
         namespaces: map.is_some(),
     };
     let step = peering::next(&outgoing);
@@ -101,7 +103,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     }
 
     if let Some(offer) = &our_offer
-        && peering::is_left_over(offer, &requests)
+        && lent.is_some_and(|lent| peering::is_left_over(&lent, &requests))
     {
         writer::delete_if_same(&tenant.offers, ours, offer.uid().as_deref())
             .await
@@ -109,7 +111,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     }
 
     let out = peering::state(&outgoing, theirs);
-    let in_ = peering::incoming(their_request, our_offer.as_ref());
+    let in_ = peering::incoming(their_request.as_ref(), lent.as_ref());
     let now = Timestamp::now();
     let says = |type_, state: &peering::State| {
         now_is(&before.conditions, type_, state.established, state.reason, &state.message, now)
@@ -202,11 +204,10 @@ impl<'a> Tenant<'a> {
         said.map(drop).map_err(failed("answer the ResourceOffer", self.namespace, name))
     }
 
-    async fn withdraw(&self, request: Option<&ResourceRequest>) -> Result<(), ObjectError> {
+    async fn withdraw(&self, request: Option<Request<'_>>) -> Result<(), ObjectError> {
         let Some(request) = request else { return Ok(()) };
-        let name = request.name_any();
-        writer::delete_if_same(&self.requests, &name, request.uid().as_deref())
+        writer::delete_if_same(&self.requests, request.name, request.uid)
             .await
-            .map_err(failed("delete the ResourceRequest", self.namespace, &name))
+            .map_err(failed("delete the ResourceRequest", self.namespace, request.name))
     }
 }

@@ -14,15 +14,16 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tombolo_api::{
     ClusterId,
-    discovery::{ForeignCluster, ResourceRequest, condition},
+    discovery::{ForeignCluster, ResourceRequest},
     names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL, REPLICATOR_FINALIZER},
     net::NetworkConfig,
     sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    condition::is_true,
+    peering::is_authenticated,
     replicate::{self, Original, Step},
+    tenant::namespace_of,
 };
 use tombolo_runtime::{
     finalizer,
@@ -63,12 +64,8 @@ struct Running {
 impl Peers {
     /// Goes through all clusters; one whose identity can't be read does not keep the others waiting.
     async fn follow(&self) -> Result<(), NoIdentity> {
-        let authenticated = |cluster: &Arc<ForeignCluster>| {
-            let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());
-            is_true(conditions.unwrap_or_default(), condition::AUTHENTICATED)
-        };
         let mut clusters = self.clusters.state();
-        clusters.retain(authenticated);
+        clusters.retain(|cluster| is_authenticated(cluster));
         let mut running = self.running.lock().await;
         running.retain(|name, _| clusters.iter().any(|cluster| cluster.name_any() == *name));
         let mut outcome = Ok(());
@@ -85,8 +82,7 @@ impl Peers {
     ) -> Result<(), NoIdentity> {
         let name = cluster.name_any();
         let remote = self.context.remotes.get(cluster).await?;
-        let tenant = cluster.status.as_ref().and_then(|status| status.tenant_namespace.clone());
-        let local = tenant.and_then(|both| both.local).unwrap_or_default();
+        let local = namespace_of(cluster).unwrap_or_default().to_owned();
         let same = |now: &Running| now.remote.is_same(&remote) && now.local == local;
         if running.get(&name).is_some_and(same) {
             return Ok(());

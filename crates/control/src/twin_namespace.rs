@@ -20,6 +20,8 @@ use tombolo_api::{
 use tombolo_core::{
     identity::{Stage, stage},
     offloading::{Received, Twin, TwinPlan, home_cluster, is_twin, outstays_in, received},
+    tenant::peer_of,
+    view::{Offer, Request},
 };
 use tombolo_runtime::{
     finalizer,
@@ -33,7 +35,7 @@ use self::{
     concerned::{Concerned, is_received},
     rights::Bindings,
 };
-use crate::{by_tenant::peer_of, context::Context};
+use crate::context::Context;
 
 /// Runs until the end is asked for.
 pub async fn run(ctx: Arc<Context>) {
@@ -136,19 +138,20 @@ impl Seen {
         };
         let maps = self.received.get(tenant);
         let requests = self.requests_in.get(tenant);
-        let stage = stage(&self.us, requests.iter().map(|request| &**request));
+        let stage = stage(&self.us, requests.iter().map(|request| Request::from_resource(request)));
         let offer = self.offers.get(tenant, self.us.as_str());
+        let offer = offer.as_deref().map(Offer::from_resource);
         let now = Timestamp::now();
         let mut outcome = Ok(());
         for map in &maps {
             let namespaces = self.namespaces_for(map, &home);
             let existing = namespaces.iter().map(|(name, it)| (name.clone(), is_twin(it, &home)));
-            let next = received(map, stage, offer.as_deref(), &existing.collect(), now);
+            let next = received(map, stage, offer.as_ref(), &existing.collect(), now);
             let guest = Guest { home: &home, tenant, stage, namespaces };
             outcome = outcome.and(self.follow(map, next, &guest).await);
         }
         outcome?;
-        let left = outstays_in(stage, offer.as_deref(), now).filter(|_| !maps.is_empty());
+        let left = outstays_in(stage, offer.as_ref(), now).filter(|_| !maps.is_empty());
         Ok(left.map_or(Again::WhenAsked, Again::After))
     }
 

@@ -9,12 +9,11 @@ use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use tombolo_api::{
     Cidr, ClusterId, ClusterIdentity, Reference,
     discovery::{
-        ForeignCluster, ForeignClusterStatus, Network, Related, RequestState, ResourceRequest,
-        condition::AUTHENTICATED,
+        ForeignCluster, ForeignClusterStatus, Network, Related, RequestState,
     },
-    names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
+    names::REPLICATE_TO_LABEL,
     net::{
-        BackendType, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, Subnets,
+        BackendType, ConnectionStatus, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, Subnets,
         TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus,
     },
 };
@@ -22,9 +21,10 @@ use tombolo_api::{
 use self::condition::tunnel_condition;
 pub use self::gateway::Gateway;
 use crate::{
-    condition::is_true,
-    peering::request_state,
+    peering::is_authenticated,
+    replicate::{comes_from, goes_to},
     translate::{Mismatch, NamedNetwork, nat},
+    view::Request,
 };
 
 /// This cluster's side.
@@ -48,7 +48,7 @@ pub struct Seen<'a> {
     /// The peer, if it is known.
     pub foreign_cluster: Option<&'a ForeignCluster>,
     /// All requests.
-    pub requests: Vec<&'a ResourceRequest>,
+    pub requests: Vec<Request<'a>>,
     /// All NetworkConfigs.
     pub configs: Vec<&'a NetworkConfig>,
     /// All TunnelEndpoints.
@@ -69,12 +69,12 @@ pub enum Act<'a, T> {
 impl<'a> Seen<'a> {
     /// What to do about this cluster's NetworkConfig for the peer.
     pub fn own_config(&self, local: &Local, peer: &ClusterId) -> Act<'a, NetworkConfig> {
-        let there = self.configs.iter().copied().find(|config| is_for(*config, peer));
+        let there = self.configs.iter().copied().find(|config| goes_to(*config, peer));
         match there {
             Some(there) if is_going(there) => Act::Nothing,
             Some(there) if !self.wants_peering(peer) => Act::Delete(&there.metadata),
             there => {
-                let may_send = self.is_accepted(peer) && self.is_authenticated();
+                let may_send = self.is_accepted(peer) && self.foreign_cluster.is_some_and(is_authenticated);
                 if there.is_none() && !may_send {
                     return Act::Nothing;
                 }
@@ -91,7 +91,7 @@ impl<'a> Seen<'a> {
     /// The peer's NetworkConfig for this cluster.
     pub fn their_config(&self, local: &Local, peer: &ClusterId) -> Option<&'a NetworkConfig> {
         self.configs.iter().copied().find(|config| {
-            is_from(*config, peer)
+            comes_from(*config, peer)
                 && config.spec.cluster_id == local.cluster.cluster_id
                 && !is_going(*config)
         })
@@ -226,13 +226,13 @@ impl<'a> Seen<'a> {
     }
 
     fn sent_config(&self, peer: &ClusterId) -> Option<&'a NetworkConfig> {
-        self.configs.iter().copied().find(|config| is_for(*config, peer) && !is_going(*config))
+        self.configs.iter().copied().find(|config| goes_to(*config, peer) && !is_going(*config))
     }
 
     /// Whether this cluster has asked for a peering and was not refused, or has accepted one.
     fn wants_peering(&self, peer: &ClusterId) -> bool {
-        let asked = |request: &ResourceRequest| {
-            is_for(request, peer) && request_state(request) != RequestState::Refused
+        let asked = |request: Request<'_>| {
+            request.sent_to == Some(peer.as_str()) && request.state != RequestState::Refused
         };
         self.is_accepted(peer) || self.requests().any(asked)
     }
@@ -240,19 +240,15 @@ impl<'a> Seen<'a> {
     /// Whether there is a peering that was accepted, here or there: the peer takes a NetworkConfig
     /// from then on.
     fn is_accepted(&self, peer: &ClusterId) -> bool {
+        let peer = Some(peer.as_str());
         self.requests().any(|request| {
-            (is_for(request, peer) || is_from(request, peer))
-                && request_state(request) == RequestState::Accepted
+            (request.sent_to == peer || request.received_from == peer)
+                && request.state == RequestState::Accepted
         })
     }
 
-    fn requests(&self) -> impl Iterator<Item = &'a ResourceRequest> {
-        self.requests.iter().copied().filter(|request| !is_going(*request))
-    }
-
-    fn is_authenticated(&self) -> bool {
-        let status = self.foreign_cluster.and_then(|cluster| cluster.status.as_ref());
-        status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
+    fn requests(&self) -> impl Iterator<Item = Request<'a>> {
+        self.requests.iter().copied().filter(|request| !request.is_deleted)
     }
 
     fn identity(&self) -> Option<&'a ClusterIdentity> {
@@ -270,6 +266,12 @@ pub fn answer_to(config: &NetworkConfig, names: &Subnets) -> Option<NetworkConfi
         external_cidr: Some(config.spec.external_cidr),
     };
     (config.status.as_ref() != Some(&status)).then_some(status)
+}
+
+/// Whether the tunnel carries packets.
+pub fn is_connected(endpoint: &TunnelEndpoint) -> bool {
+    let connection = endpoint.status.as_ref().and_then(|status| status.connection.as_ref());
+    connection.is_some_and(|it| it.status == Some(ConnectionStatus::Connected))
 }
 
 fn network_config(
@@ -318,14 +320,6 @@ fn related<K: Resource>(object: Option<&K>) -> Related {
             namespace: object.namespace().unwrap_or_default(),
         }),
     }
-}
-
-fn is_for<K: Resource>(object: &K, peer: &ClusterId) -> bool {
-    object.labels().get(REPLICATE_TO_LABEL).is_some_and(|id| id == peer.as_str())
-}
-
-fn is_from<K: Resource>(object: &K, peer: &ClusterId) -> bool {
-    object.labels().get(REPLICATED_FROM_LABEL).is_some_and(|id| id == peer.as_str())
 }
 
 fn is_going<K: Resource>(object: &K) -> bool {

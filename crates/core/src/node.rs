@@ -1,4 +1,4 @@
-//! The virtual node: whether there is one for an offer, what it looks like, and whether it is ready.
+//! The virtual node of an offer: what it looks like, and whether it is ready.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,23 +16,11 @@ use k8s_openapi::{
 use tombolo_api::{
     ClusterId, ClusterIdentity,
     discovery::{ForeignCluster, condition},
-    names::{CLUSTER_ID_LABEL, KUBELET_FINALIZER, TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT},
-    sharing::{OfferPhase, ResourceOffer},
+    names::{CLUSTER_ID_LABEL, TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT, virtual_node},
     virtualkubelet::{MappingPhase, NamespaceMap},
 };
 
-use crate::quantity::is_as_much;
-
-/// What an offer asks of its virtual node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// There is none.
-    Absent,
-    /// It is to be there.
-    Serving,
-    /// It is to go, after its pods.
-    Draining,
-}
+use crate::{quantity::is_as_much, view::Offer};
 
 /// Why a virtual node is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +39,7 @@ pub struct Facts<'a> {
     /// The cluster behind it.
     pub cluster: &'a ClusterId,
     /// What that cluster offers.
-    pub offer: &'a ResourceOffer,
+    pub offer: Offer<'a>,
     /// Where its kubelet API listens.
     pub address: IpAddr,
     /// And at which port.
@@ -64,6 +52,7 @@ pub struct Facts<'a> {
     pub manager: &'a str,
 }
 
+const READY: &str = "Ready";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const OS: &str = "kubernetes.io/os";
 const ARCH: &str = "kubernetes.io/arch";
@@ -76,40 +65,21 @@ const PODS: &str = "1000";
 /// The Kubernetes whose kubelet API this is.
 const KUBELET: &str = concat!("v1.34.0-tombolo-", env!("CARGO_PKG_VERSION"));
 
-/// What an offer asks of its virtual node. A node that may be there has left its finalizer.
-pub fn stage(offer: &ResourceOffer) -> Stage {
-    let accepted = offer.status.as_ref().is_some_and(|s| s.phase == OfferPhase::Accepted);
-    let going =
-        offer.metadata.deletion_timestamp.is_some() || offer.spec.withdrawal_timestamp.is_some();
-    if accepted && !going {
-        return Stage::Serving;
-    }
-    let finalizers = offer.metadata.finalizers.iter().flatten();
-    let made = finalizers.into_iter().any(|finalizer| finalizer == KUBELET_FINALIZER);
-    if made { Stage::Draining } else { Stage::Absent }
-}
-
-/// Whether a namespace has what belongs to the peering with this cluster.
-pub fn is_tenant_of(cluster: &ForeignCluster, namespace: &str) -> bool {
-    let tenant = cluster.status.as_ref().and_then(|status| status.tenant_namespace.as_ref());
-    tenant.is_some_and(|tenant| tenant.local.as_deref() == Some(namespace))
-}
-
 /// The cluster behind an offer: the one whose tenant namespace it is in, for what the offer says is
 /// only what that cluster has written. Once that is not known any more, there is only a node to
 /// remove, and nothing to be sent anywhere: then the offer's word is enough.
 pub fn offered_by(
-    offer: &ResourceOffer,
+    offer: &Offer<'_>,
     tenant: Option<&ForeignCluster>,
 ) -> Option<ClusterIdentity> {
-    let claimed = &offer.spec.cluster_id;
+    let claimed = offer.cluster_id;
     match tenant {
         Some(cluster) => {
             cluster.spec.cluster_identity.clone().filter(|cluster| cluster.cluster_id == *claimed)
         }
-        None if stage(offer) == Stage::Draining => Some(ClusterIdentity {
+        None if offer.stage.is_draining() => Some(ClusterIdentity {
             cluster_id: claimed.clone(),
-            cluster_name: offer.metadata.name.as_ref()?.parse().ok()?,
+            cluster_name: offer.name.parse().ok()?,
         }),
         None => None,
     }
@@ -168,6 +138,23 @@ pub fn namespaces(map: Option<&NamespaceMap>) -> Namespaces {
         namespaces.wanted = map.spec.desired_mapping.keys().cloned().collect();
     }
     namespaces
+}
+
+/// Name of the virtual node of a cluster: the one that its offer names, or the one that it gets.
+pub fn name(peer: &ClusterIdentity, offer: Option<&Offer<'_>>) -> String {
+    let named = offer.and_then(|offer| offer.virtual_node).map(str::to_owned);
+    named.unwrap_or_else(|| virtual_node(&peer.cluster_name, &peer.cluster_id, |_| false))
+}
+
+/// Whether a node, virtual or not, is ready.
+pub fn is_ready(node: &Node) -> bool {
+    ready_condition(node).is_some_and(|condition| condition.status == "True")
+}
+
+/// The condition that tells whether a node is ready, and why not.
+pub fn ready_condition(node: &Node) -> Option<&NodeCondition> {
+    let mut conditions = node.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == READY)
 }
 
 /// Whether a node of this name stands for something else than this cluster.
@@ -233,7 +220,7 @@ pub fn wanted_status(
     has: Option<&NodeStatus>,
     now: Timestamp,
 ) -> Option<NodeStatus> {
-    let capacity = capacity(facts.offer);
+    let capacity = capacity(&facts.offer);
     let status = NodeStatus {
         capacity: Some(capacity.clone()),
         allocatable: Some(capacity),
@@ -263,7 +250,7 @@ pub fn wanted_status(
 
 fn labels(facts: &Facts<'_>) -> BTreeMap<String, String> {
     let mut labels: BTreeMap<String, String> = BTreeMap::from([(ARCH.into(), "amd64".into())]);
-    labels.extend(facts.offer.spec.labels.clone());
+    labels.extend(facts.offer.labels.clone());
     // A node says of itself who it is, whatever was offered.
     for (label, value) in [
         (HOSTNAME, facts.name),
@@ -278,8 +265,8 @@ fn labels(facts: &Facts<'_>) -> BTreeMap<String, String> {
     labels
 }
 
-fn capacity(offer: &ResourceOffer) -> BTreeMap<String, Quantity> {
-    let mut capacity = offer.spec.resource_quota.hard.clone();
+fn capacity(offer: &Offer<'_>) -> BTreeMap<String, Quantity> {
+    let mut capacity = offer.quota.clone();
     capacity.entry("pods".into()).or_insert_with(|| Quantity(PODS.into()));
     capacity
 }
@@ -299,7 +286,7 @@ fn conditions(
     };
     let fine = |kind| (kind, "False", "RemoteClusterLooksAfterIt", "");
     let all = [
-        ("Ready", ready.0, ready.1, ready.2),
+        (READY, ready.0, ready.1, ready.2),
         fine("MemoryPressure"),
         fine("DiskPressure"),
         fine("PIDPressure"),
@@ -347,9 +334,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
-    use tombolo_api::discovery::TenantNamespace;
+    use tombolo_api::{discovery::TenantNamespace, names::KUBELET_FINALIZER, sharing::ResourceOffer};
 
     use super::*;
+    use crate::{offer_stage::OfferStage, tenant::namespace_of};
 
     fn offer(more: &Value) -> ResourceOffer {
         let mut offer = json!({
@@ -394,16 +382,19 @@ mod tests {
     fn an_accepted_offer_is_served_until_it_goes() {
         let finalizers = json!([KUBELET_FINALIZER]);
         let later = "2026-01-01T00:00:00Z";
-        assert_eq!(stage(&offer(&json!({}))), Stage::Serving);
+        let stage = |more: &Value| Offer::from_resource(&offer(more)).stage;
+        assert_eq!(stage(&json!({})), OfferStage::Serving);
         for going in [
             json!({ "metadata": { "deletionTimestamp": later, "finalizers": finalizers } }),
             json!({ "spec": { "withdrawalTimestamp": later }, "metadata": { "finalizers": finalizers } }),
             json!({ "status": { "phase": "Refused" }, "metadata": { "finalizers": finalizers } }),
         ] {
-            assert_eq!(stage(&offer(&going)), Stage::Draining);
+            assert!(stage(&going).is_draining(), "{going}");
         }
-        assert_eq!(stage(&offer(&json!({ "status": { "phase": "Refused" } }))), Stage::Absent);
-        assert_eq!(stage(&offer(&json!({ "status": { "phase": "Pending" } }))), Stage::Absent);
+        for absent in ["Refused", "Pending"] {
+            assert!(!stage(&json!({ "status": { "phase": absent } })).needs_node());
+        }
+        assert!(!stage(&json!({ "spec": { "withdrawalTimestamp": later } })).needs_node());
     }
 
     #[test]
@@ -413,13 +404,14 @@ mod tests {
             local: Some("liqo-tenant-milan".into()),
             ..TenantNamespace::default()
         });
-        assert!(is_tenant_of(&tenant, "liqo-tenant-milan"));
-        assert!(!is_tenant_of(&tenant, "liqo-tenant-turin"));
+        assert_eq!(namespace_of(&tenant), Some("liqo-tenant-milan"));
         let milan = ClusterIdentity {
             cluster_id: "milan-id".parse().unwrap(),
             cluster_name: "milan".parse().unwrap(),
         };
         tenant.spec.cluster_identity = Some(milan.clone());
+        let offered_by =
+            |offer: &ResourceOffer, tenant| offered_by(&Offer::from_resource(offer), tenant);
         assert_eq!(offered_by(&offer(&json!({})), Some(&tenant)), Some(milan.clone()));
         let lie = offer(&json!({ "spec": { "clusterID": "turin-id" } }));
         assert_eq!(offered_by(&lie, Some(&tenant)), None);
@@ -477,7 +469,7 @@ mod tests {
         let facts = Facts {
             name: "liqo-milan",
             cluster: &id,
-            offer: &offer,
+            offer: Offer::from_resource(&offer),
             address: "10.244.1.7".parse().unwrap(),
             port: 10250,
             not_ready: None,
@@ -524,7 +516,7 @@ mod tests {
         let facts = Facts {
             name: "liqo-milan",
             cluster: &id,
-            offer: &offer,
+            offer: Offer::from_resource(&offer),
             address: "10.244.1.7".parse().unwrap(),
             port: 1,
             not_ready: None,

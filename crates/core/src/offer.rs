@@ -8,14 +8,14 @@ use k8s_openapi::{
 };
 use tombolo_api::{
     config::SharingConfig,
-    discovery::{RequestState, ResourceRequest},
-    names::{MANAGED_BY_LABEL, REPLICATE_TO_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE},
-    sharing::ResourceOffer,
+    discovery::RequestState,
+    names::{MANAGED_BY_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE},
 };
 
 use crate::{
-    peering::request_state,
+    node::is_ready,
     quantity::{MEBI, amount},
+    view::{Offer, Request},
 };
 
 /// A change smaller than this part of what is offered is not worth an update.
@@ -35,10 +35,10 @@ pub fn look_after(is_first: bool) -> Duration {
 
 /// What to answer a request with, if there is something to say: until somebody decides, that it is
 /// pending.
-pub fn answer(request: &ResourceRequest, sharing: &SharingConfig) -> Option<RequestState> {
-    match (request_state(request), sharing.auto_accept) {
+pub fn answer(request: &Request<'_>, sharing: &SharingConfig) -> Option<RequestState> {
+    match (request.state, sharing.auto_accept) {
         (RequestState::Pending, true) => Some(RequestState::Accepted),
-        (RequestState::Pending, false) if request.status.is_none() => Some(RequestState::Pending),
+        (RequestState::Pending, false) if !request.has_status => Some(RequestState::Pending),
         _ => None,
     }
 }
@@ -46,22 +46,19 @@ pub fn answer(request: &ResourceRequest, sharing: &SharingConfig) -> Option<Requ
 /// Whether this is what the cluster called `us` offers to another cluster than the one whose tenant
 /// namespace is given. An object is called after the cluster that made it; whatever else a peer puts
 /// into its tenant namespace takes nothing away from others.
-pub fn is_offered_elsewhere(offer: &ResourceOffer, us: &str, namespace: &str) -> bool {
-    let labels = offer.metadata.labels.as_ref();
-    offer.metadata.name.as_deref() == Some(us)
-        && offer.metadata.namespace.as_deref() != Some(namespace)
-        && labels.is_some_and(|labels| labels.contains_key(REPLICATE_TO_LABEL))
+pub fn is_offered_elsewhere(offer: &Offer<'_>, us: &str, namespace: &str) -> bool {
+    offer.name == us && offer.namespace != namespace && offer.sent_to.is_some()
 }
 
 /// What to offer of what is free; `others` is offered to other clusters already, which counts
 /// unless the same may be offered twice.
 pub fn quota<'a>(
     mut free: Amounts,
-    others: impl IntoIterator<Item = &'a ResourceOffer>,
+    others: impl IntoIterator<Item = Offer<'a>>,
     sharing: &SharingConfig,
 ) -> BTreeMap<String, Quantity> {
     if !sharing.overcommit {
-        let others = others.into_iter().flat_map(|offer| &offer.spec.resource_quota.hard);
+        let others = others.into_iter().flat_map(|offer| offer.quota);
         for (name, quantity) in others {
             if let Some(left) = free.get_mut(name) {
                 *left -= amount(quantity).unwrap_or_default();
@@ -73,11 +70,8 @@ pub fn quota<'a>(
 
 /// Whether this has to be offered: nothing is yet, or something else. One that is on its way out is
 /// let go first.
-pub fn is_due(offer: Option<&ResourceOffer>, quota: &BTreeMap<String, Quantity>) -> bool {
-    offer.is_none_or(|offer| {
-        offer.metadata.deletion_timestamp.is_none()
-            && is_news(&offer.spec.resource_quota.hard, quota)
-    })
+pub fn is_due(offer: Option<&Offer<'_>>, quota: &BTreeMap<String, Quantity>) -> bool {
+    offer.is_none_or(|offer| offer.deleted.is_none() && is_news(offer.quota, quota))
 }
 
 /// What is free in this cluster: what its ready nodes have, less what pods ask for. Pods that run
@@ -87,7 +81,7 @@ pub fn free<'a>(
     pods: impl IntoIterator<Item = &'a Pod>,
 ) -> Amounts {
     let mut free = Amounts::new();
-    for node in nodes.into_iter().filter(|node| is_ready(node)) {
+    for node in nodes.into_iter().filter(|node| can_run_pods(node)) {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         for (name, quantity) in allocatable.into_iter().flatten() {
             *free.entry(name.clone()).or_default() += amount(quantity).unwrap_or_default();
@@ -134,16 +128,12 @@ fn is_news(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quantity>
         })
 }
 
-fn is_ready(node: &Node) -> bool {
+fn can_run_pods(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let is_virtual = labels
         .is_some_and(|labels| labels.get(TYPE_LABEL).is_some_and(|value| value == VIRTUAL_NODE));
     let is_closed = node.spec.as_ref().is_some_and(|spec| spec.unschedulable.unwrap_or(false));
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions
-        .filter(|condition| condition.type_ == "Ready")
-        .any(|condition| condition.status == "True");
-    ready && !is_virtual && !is_closed
+    is_ready(node) && !is_virtual && !is_closed
 }
 
 fn counts(pod: &Pod) -> bool {
@@ -180,8 +170,19 @@ fn requests(pod: &Pod) -> Amounts {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_api::{
+        discovery::ResourceRequest, names::REPLICATE_TO_LABEL, sharing::ResourceOffer,
+    };
 
     use super::*;
+
+    fn answer(request: &ResourceRequest, sharing: &SharingConfig) -> Option<RequestState> {
+        super::answer(&Request::from_resource(request), sharing)
+    }
+
+    fn is_due(offer: Option<&ResourceOffer>, quota: &BTreeMap<String, Quantity>) -> bool {
+        super::is_due(offer.map(Offer::from_resource).as_ref(), quota)
+    }
 
     fn node(ready: &str, labels: &serde_json::Value) -> Node {
         serde_json::from_value(json!({
@@ -289,7 +290,10 @@ mod tests {
     fn what_others_were_offered_is_not_offered_again_unless_it_may_be() {
         let free = Amounts::from([("cpu".to_owned(), 4.0)]);
         let others = [offer(&json!({ "cpu": "1", "unknown": "7" }), None)];
-        let of = |overcommit| quota(free.clone(), &others, &sharing(true, overcommit));
+        let of = |overcommit| {
+            let others = others.iter().map(Offer::from_resource);
+            quota(free.clone(), others, &sharing(true, overcommit))
+        };
         assert_eq!(of(false)["cpu"].0, "1500m");
         assert_eq!(of(true)["cpu"].0, "2000m");
     }
@@ -313,7 +317,9 @@ mod tests {
             }))
             .unwrap()
         };
-        let counts = |offer: &ResourceOffer| is_offered_elsewhere(offer, "milan", "tenant-rome");
+        let counts = |offer: &ResourceOffer| {
+            is_offered_elsewhere(&Offer::from_resource(offer), "milan", "tenant-rome")
+        };
         assert!(counts(&offer("milan", "tenant-paris", REPLICATE_TO_LABEL)));
         assert!(!counts(&offer("milan", "tenant-rome", REPLICATE_TO_LABEL)), "the one in question");
         assert!(!counts(&offer("paris", "tenant-paris", REPLICATE_TO_LABEL)), "made by a peer");

@@ -9,14 +9,13 @@ mod twin;
 
 use std::collections::BTreeMap;
 
-use sha2::{Digest as _, Sha256};
-use tombolo_api::names::{TYPE_LABEL, VIRTUAL_NODE};
-use tombolo_api::names::{default_remote_namespace, virtual_node};
+use tombolo_api::names::{TYPE_LABEL, VIRTUAL_NODE, default_remote_namespace};
 use tombolo_api::offloading::{
     NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingSpec,
 };
-use tombolo_api::sharing::{OfferPhase, ResourceOffer};
 use tombolo_api::{ClusterIdentity, ClusterName};
+
+use crate::{digest, node, offer_stage::OfferStage, view::Offer};
 
 pub use map::{Wish, is_left_over, is_ours, map_to_apply};
 pub use namespace::{NamespaceStep, namespace_step};
@@ -46,19 +45,11 @@ pub enum MapFate {
 }
 
 /// What to do with the NamespaceMap for a cluster, by what that cluster offers.
-pub fn map_fate(offer: Option<&ResourceOffer>) -> MapFate {
-    let Some(offer) = offer else {
-        return MapFate::Remove;
-    };
-    let phase = offer.status.as_ref().map(|status| status.phase).unwrap_or_default();
-    let leaves = offer.metadata.deletion_timestamp.is_some();
-    let mut finalizers = offer.metadata.finalizers.iter().flatten();
-    if phase == OfferPhase::Accepted && !leaves {
-        MapFate::Keep
-    } else if finalizers.any(|finalizer| finalizer == tombolo_api::names::KUBELET_FINALIZER) {
-        MapFate::Drain
-    } else {
-        MapFate::Remove
+pub fn map_fate(offer: Option<&Offer<'_>>) -> MapFate {
+    match offer.map(|offer| offer.stage) {
+        Some(OfferStage::Serving) => MapFate::Keep,
+        Some(OfferStage::Draining(_)) => MapFate::Drain,
+        Some(OfferStage::Pending | OfferStage::Over(_)) | None => MapFate::Remove,
     }
 }
 
@@ -66,14 +57,12 @@ pub fn map_fate(offer: Option<&ResourceOffer>) -> MapFate {
 /// announces it. `node` is the virtual node's labels.
 pub fn target(
     peer: &ClusterIdentity,
-    offer: &ResourceOffer,
+    offer: &Offer<'_>,
     node: Option<&BTreeMap<String, String>>,
 ) -> Target {
-    let name = offer.status.as_ref().and_then(|status| status.virtual_node.clone());
-    let name =
-        name.unwrap_or_else(|| virtual_node(&peer.cluster_name, &peer.cluster_id, |_| false));
+    let name = node::name(peer, Some(offer));
     let announced = || {
-        let mut labels = offer.spec.labels.clone();
+        let mut labels = offer.labels.clone();
         labels.insert(TYPE_LABEL.into(), VIRTUAL_NODE.into());
         labels.insert("kubernetes.io/hostname".into(), name.clone());
         labels
@@ -126,8 +115,7 @@ fn shortened(name: String) -> String {
     if name.len() <= LONGEST {
         return name;
     }
-    let hash = Sha256::digest(name.as_bytes());
-    let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let hash = digest::short(&name, 4);
     let kept = name[..LONGEST - 1 - hash.len()].trim_end_matches('-');
     format!("{kept}-{hash}")
 }
@@ -135,6 +123,7 @@ fn shortened(name: String) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_api::sharing::ResourceOffer;
 
     use super::*;
 
@@ -236,6 +225,9 @@ mod tests {
     #[test]
     fn a_map_goes_when_the_pods_are_gone() {
         let kubelet = ["liqo.io/kubelet"];
+        let map_fate = |offer: Option<&ResourceOffer>| {
+            map_fate(offer.map(Offer::from_resource).as_ref())
+        };
         assert_eq!(map_fate(None), MapFate::Remove);
         assert_eq!(map_fate(Some(&offer("Pending", &[], false))), MapFate::Remove);
         assert_eq!(map_fate(Some(&offer("Accepted", &[], false))), MapFate::Keep);
@@ -245,12 +237,25 @@ mod tests {
     }
 
     #[test]
+    fn the_map_of_a_withdrawn_offer_is_drained_and_then_removed() {
+        let fate = |finalizers: &[&str]| {
+            let mut offer = offer("Accepted", finalizers, false);
+            offer.spec.withdrawal_timestamp =
+                Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+            map_fate(Some(&Offer::from_resource(&offer)))
+        };
+        assert_eq!(fate(&["liqo.io/kubelet"]), MapFate::Drain);
+        assert_eq!(fate(&[]), MapFate::Remove);
+    }
+
+    #[test]
     fn before_there_is_a_node_the_offer_speaks_for_it() {
         let peer = ClusterIdentity {
             cluster_id: "m".parse().unwrap(),
             cluster_name: "milan".parse().unwrap(),
         };
         let offer = offer("Accepted", &[], false);
+        let offer = Offer::from_resource(&offer);
         let announced = target(&peer, &offer, None);
         assert_eq!(announced.node, "liqo-milan");
         assert_eq!(announced.labels["region"], "north");

@@ -1,13 +1,20 @@
 //! What a peering needs next, in the cluster that asks for it: request, offer, and the way back.
 
+mod milestone;
+
 use tombolo_api::{
     ClusterName,
-    discovery::{ForeignCluster, RequestState, ResourceRequest},
-    names::KUBELET_FINALIZER,
-    sharing::{OfferPhase, ResourceOffer},
+    discovery::{ForeignCluster, RequestState, condition::AUTHENTICATED},
+    sharing::OfferPhase,
 };
 
-use crate::discovery::request_of;
+use crate::{
+    condition::is_true,
+    discovery::request_of,
+    offer_stage::{End, OfferStage},
+    view::{Offer, Request},
+};
+pub use milestone::Milestone;
 
 /// What there is of the peering by which pods of this cluster run in another.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,9 +24,9 @@ pub struct Outgoing<'a> {
     /// Whether the other cluster has given this one an identity.
     pub authenticated: bool,
     /// Our request.
-    pub request: Option<&'a ResourceRequest>,
+    pub request: Option<Request<'a>>,
     /// The other cluster's offer.
-    pub offer: Option<&'a ResourceOffer>,
+    pub offer: Option<Offer<'a>>,
     /// Whether namespaces of this cluster are, or are to be, there.
     pub namespaces: bool,
 }
@@ -52,24 +59,30 @@ pub struct State {
 
 /// What the peering needs next.
 pub fn next(there: &Outgoing<'_>) -> Step {
-    let phase = there.offer.map(phase);
     if there.join {
         return match there.request {
             _ if !there.authenticated => Step::Nothing,
             None => Step::Request,
-            Some(request) if request.metadata.deletion_timestamp.is_some() => Step::Nothing,
-            Some(request) if request_state(request) == RequestState::Refused => Step::Nothing,
-            Some(_) if phase.is_some_and(|phase| phase != OfferPhase::Accepted) => Step::Accept,
+            Some(request) if request.is_deleted => Step::Nothing,
+            Some(request) if request.state == RequestState::Refused => Step::Nothing,
+            Some(_) if there.offer.is_some_and(|it| it.stage.can_be_accepted()) => Step::Accept,
             Some(_) => Step::Nothing,
         };
     }
     match there.offer {
-        Some(_) if phase != Some(OfferPhase::Refused) => Step::Refuse,
-        Some(offer) if is_in_use(offer) => Step::Nothing,
+        // Also one that was withdrawn, so that it is not accepted when it comes back.
+        Some(offer) if offer.answer != OfferPhase::Refused => Step::Refuse,
+        Some(offer) if offer.stage.is_draining() => Step::Nothing,
         _ if there.namespaces => Step::Nothing,
         _ if there.request.is_some() => Step::Withdraw,
         _ => Step::Nothing,
     }
+}
+
+/// Whether the other cluster has given this one an identity, as far as is known.
+pub fn is_authenticated(entry: &ForeignCluster) -> bool {
+    let status = entry.status.as_ref();
+    status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
 }
 
 /// How far it is.
@@ -84,16 +97,28 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
             "NotAuthenticated",
             format!("{cluster} has not given this cluster an identity yet: see Authenticated"),
         ),
-        (Some(request), Some(_)) if request_state(request) == RequestState::Refused => (
+        (Some(request), Some(_)) if request.state == RequestState::Refused => (
             false,
             "RequestRefused",
             format!("{cluster} has refused the request: what runs there is being taken back"),
         ),
-        (_, Some(offer)) if phase(offer) == OfferPhase::Accepted => {
-            (true, "Established", format!("{cluster} lends resources"))
-        }
-        (_, Some(_)) => (false, "OfferPending", format!("the offer of {cluster} came in")),
-        (Some(request), None) => match request_state(request) {
+        (_, Some(offer)) => match offer.stage {
+            OfferStage::Serving => (true, "Established", format!("{cluster} lends resources")),
+            OfferStage::Draining(End::Withdrawn) => (
+                false,
+                "OfferWithdrawn",
+                format!("{cluster} has withdrawn its offer: what runs there is being taken back"),
+            ),
+            OfferStage::Over(End::Withdrawn) => {
+                (false, "OfferWithdrawn", format!("{cluster} has withdrawn its offer"))
+            }
+            OfferStage::Pending
+            | OfferStage::Draining(End::Returned)
+            | OfferStage::Over(End::Returned) => {
+                (false, "OfferPending", format!("the offer of {cluster} came in"))
+            }
+        },
+        (Some(request), None) => match request.state {
             RequestState::Pending => (
                 false,
                 "RequestPending",
@@ -113,33 +138,33 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
 
 /// Whether our offer has outlived the request that it answers. The garbage collector would take it
 /// away as well, but learns of new kinds only now and then.
-pub fn is_left_over(offer: &ResourceOffer, requests: &[ResourceRequest]) -> bool {
-    let owners = offer.metadata.owner_references.as_deref().unwrap_or_default();
-    let is_owner = |request: &ResourceRequest| {
-        owners.iter().any(|owner| request.metadata.uid.as_ref() == Some(&owner.uid))
-    };
-    offer.metadata.deletion_timestamp.is_none() && !requests.iter().any(is_owner)
+pub fn is_left_over(offer: &Offer<'_>, requests: &[Request<'_>]) -> bool {
+    let is_owner = |request: &Request<'_>| request.uid.is_some_and(|uid| offer.is_owned_by(uid));
+    offer.deleted.is_none() && !requests.iter().any(is_owner)
 }
 
 /// How far a peering is by which pods of the other cluster run in this one.
-pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>) -> State {
+pub fn incoming(request: Option<&Request<'_>>, offer: Option<&Offer<'_>>) -> State {
     let (established, reason, message) = match (request, offer) {
         (None, _) => (false, "NotAsked", "the other cluster asks for nothing".to_owned()),
-        (Some(request), _) if request_state(request) == RequestState::Refused => {
+        (Some(request), _) if request.state == RequestState::Refused => {
             let message =
                 "the request was refused here: set its status.state to Accepted to accept it";
             (false, "Refused", message.to_owned())
         }
-        (Some(request), _) if request_state(request) == RequestState::Pending => (
+        (Some(request), _) if request.state == RequestState::Pending => (
             false,
             "Pending",
             "the request waits: set its status.state to Accepted to accept it".to_owned(),
         ),
-        (Some(_), Some(offer)) if phase(offer) == OfferPhase::Accepted => {
+        (Some(_), Some(offer)) if offer.stage == OfferStage::Serving => {
             (true, "Established", "the other cluster has taken the offer".to_owned())
         }
-        (Some(_), Some(offer)) if phase(offer) == OfferPhase::Refused => {
+        (Some(_), Some(offer)) if offer.answer == OfferPhase::Refused => {
             (false, "OfferRefused", "the other cluster has given the offer back".to_owned())
+        }
+        (Some(_), Some(offer)) if offer.stage.is_withdrawn() => {
+            (false, "OfferWithdrawn", "this cluster has withdrawn its offer".to_owned())
         }
         (Some(_), _) => (false, "Offering", "the other cluster has not taken it yet".to_owned()),
     };
@@ -158,10 +183,10 @@ pub enum Farewell {
 }
 
 /// What becomes of a request. The name says whose it is: it is all that the other can't choose.
-pub fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
-    if request.metadata.name.as_deref() == Some(us.as_str()) {
+pub fn farewell(request: &Request<'_>, us: &ClusterName) -> Farewell {
+    if request.name == us.as_str() {
         Farewell::Wait
-    } else if request_state(request) == RequestState::Refused {
+    } else if request.state == RequestState::Refused {
         Farewell::Leave
     } else {
         Farewell::Refuse
@@ -170,35 +195,20 @@ pub fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
 
 /// Whether the other cluster has asked again after its entry was no more wanted. An entry that is
 /// there because of a request says which one; of others, whole seconds are known.
-pub fn is_asked_anew(request: &ResourceRequest, us: &ClusterName, entry: &ForeignCluster) -> bool {
-    let is_open =
-        farewell(request, us) == Farewell::Refuse && request.metadata.deletion_timestamp.is_none();
-    let (asked, ended) = (&request.metadata.creation_timestamp, &entry.metadata.deletion_timestamp);
+pub fn is_asked_anew(request: &Request<'_>, us: &ClusterName, entry: &ForeignCluster) -> bool {
+    let is_open = farewell(request, us) == Farewell::Refuse && !request.is_deleted;
+    let ended = entry.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     is_open
         && match request_of(entry) {
-            Some(uid) => request.metadata.uid.as_deref() != Some(uid),
-            None => asked.as_ref().zip(ended.as_ref()).is_some_and(|(asked, ended)| asked > ended),
+            Some(uid) => request.uid != Some(uid),
+            None => request.created.zip(ended).is_some_and(|(asked, ended)| asked > ended),
         }
-}
-
-/// What has become of a request.
-pub fn request_state(request: &ResourceRequest) -> RequestState {
-    request.status.as_ref().map(|status| status.state).unwrap_or_default()
-}
-
-/// What has become of an offer.
-pub fn phase(offer: &ResourceOffer) -> OfferPhase {
-    offer.status.as_ref().map(|status| status.phase).unwrap_or_default()
-}
-
-/// Whether a virtual node still stands for it.
-fn is_in_use(offer: &ResourceOffer) -> bool {
-    offer.metadata.finalizers.iter().flatten().any(|name| name == KUBELET_FINALIZER)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_api::{discovery::ResourceRequest, names::KUBELET_FINALIZER, sharing::ResourceOffer};
 
     use super::*;
 
@@ -223,6 +233,32 @@ mod tests {
         .unwrap()
     }
 
+    fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>) -> State {
+        let (request, offer) =
+            (request.map(Request::from_resource), offer.map(Offer::from_resource));
+        super::incoming(request.as_ref(), offer.as_ref())
+    }
+
+    fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
+        super::farewell(&Request::from_resource(request), us)
+    }
+
+    fn is_asked_anew(request: &ResourceRequest, us: &ClusterName, entry: &ForeignCluster) -> bool {
+        super::is_asked_anew(&Request::from_resource(request), us, entry)
+    }
+
+    fn is_left_over(offer: &ResourceOffer, requests: &[ResourceRequest]) -> bool {
+        let requests: Vec<_> = requests.iter().map(Request::from_resource).collect();
+        super::is_left_over(&Offer::from_resource(offer), &requests)
+    }
+
+    fn withdrawn(phase: &str, finalizers: &[&str]) -> ResourceOffer {
+        let mut offer = offer(phase, finalizers);
+        offer.spec.withdrawal_timestamp =
+            Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        offer
+    }
+
     #[test]
     fn a_peering_starts_step_by_step() {
         let mut there = Outgoing { join: true, ..Outgoing::default() };
@@ -231,14 +267,14 @@ mod tests {
         there.authenticated = true;
         assert_eq!(next(&there), Step::Request);
         let pending = request("Pending");
-        there.request = Some(&pending);
+        there.request = Some(Request::from_resource(&pending));
         assert_eq!(next(&there), Step::Nothing);
         assert_eq!(state(&there, "milan").reason, "RequestPending");
         let came = offer("Pending", &[]);
-        there.offer = Some(&came);
+        there.offer = Some(Offer::from_resource(&came));
         assert_eq!(next(&there), Step::Accept);
         let taken = offer("Accepted", &[]);
-        there.offer = Some(&taken);
+        there.offer = Some(Offer::from_resource(&taken));
         assert_eq!(next(&there), Step::Nothing);
         assert!(state(&there, "milan").established);
     }
@@ -248,18 +284,18 @@ mod tests {
         let asked = request("Accepted");
         let mut there = Outgoing {
             authenticated: true,
-            request: Some(&asked),
+            request: Some(Request::from_resource(&asked)),
             namespaces: true,
             ..Outgoing::default()
         };
         let taken = offer("Accepted", &[KUBELET_FINALIZER]);
-        there.offer = Some(&taken);
+        there.offer = Some(Offer::from_resource(&taken));
         assert_eq!(next(&there), Step::Refuse);
         let in_use = offer("Refused", &[KUBELET_FINALIZER]);
-        there.offer = Some(&in_use);
+        there.offer = Some(Offer::from_resource(&in_use));
         assert_eq!(next(&there), Step::Nothing);
         let drained = offer("Refused", &[]);
-        there.offer = Some(&drained);
+        there.offer = Some(Offer::from_resource(&drained));
         assert_eq!(next(&there), Step::Nothing, "namespaces are still there");
         there.namespaces = false;
         assert_eq!(next(&there), Step::Withdraw);
@@ -277,7 +313,7 @@ mod tests {
         let there = Outgoing {
             join: true,
             authenticated: true,
-            request: Some(&leaving),
+            request: Some(Request::from_resource(&leaving)),
             ..Outgoing::default()
         };
         assert_eq!(next(&there), Step::Nothing);
@@ -289,18 +325,63 @@ mod tests {
         let mut there = Outgoing {
             join: true,
             authenticated: true,
-            request: Some(&refused),
-            offer: Some(&leaving),
+            request: Some(Request::from_resource(&refused)),
+            offer: Some(Offer::from_resource(&leaving)),
             namespaces: true,
         };
         assert_eq!(next(&there), Step::Nothing);
         let said = state(&there, "milan");
         assert!(!said.established && said.reason == "RequestRefused");
         let late = offer("Pending", &[]);
-        there.offer = Some(&late);
+        there.offer = Some(Offer::from_resource(&late));
         assert_eq!(next(&there), Step::Nothing);
         there.offer = None;
         assert_eq!(state(&there, "milan").reason, "RequestRefused");
+    }
+
+    #[test]
+    fn a_withdrawn_offer_is_drained_said_to_be_withdrawn_and_not_accepted() {
+        let asked = request("Accepted");
+        let joined = Outgoing {
+            join: true,
+            authenticated: true,
+            request: Some(Request::from_resource(&asked)),
+            namespaces: true,
+            ..Outgoing::default()
+        };
+        for (phase, finalizers) in [
+            ("Accepted", &[KUBELET_FINALIZER][..]),
+            ("Accepted", &[]),
+            ("Refused", &[]),
+            ("Pending", &[]),
+        ] {
+            let offer = withdrawn(phase, finalizers);
+            let there = Outgoing { offer: Some(Offer::from_resource(&offer)), ..joined };
+            assert_eq!(next(&there), Step::Nothing, "{phase}");
+            let said = state(&there, "milan");
+            assert!(!said.established && said.reason == "OfferWithdrawn", "{phase}: {said:?}");
+        }
+        let draining = withdrawn("Accepted", &[KUBELET_FINALIZER]);
+        let said = incoming(Some(&asked), Some(&draining));
+        assert!(!said.established && said.reason == "OfferWithdrawn", "{said:?}");
+    }
+
+    #[test]
+    fn a_peering_with_a_withdrawn_offer_ends_in_the_same_order() {
+        let asked = request("Accepted");
+        let step = |offer: &ResourceOffer, namespaces| {
+            next(&Outgoing {
+                authenticated: true,
+                request: Some(Request::from_resource(&asked)),
+                offer: Some(Offer::from_resource(offer)),
+                namespaces,
+                ..Outgoing::default()
+            })
+        };
+        assert_eq!(step(&withdrawn("Accepted", &[KUBELET_FINALIZER]), true), Step::Refuse);
+        assert_eq!(step(&withdrawn("Refused", &[KUBELET_FINALIZER]), true), Step::Nothing);
+        assert_eq!(step(&withdrawn("Refused", &[]), true), Step::Nothing, "namespaces are there");
+        assert_eq!(step(&withdrawn("Refused", &[]), false), Step::Withdraw);
     }
 
     #[test]
@@ -368,5 +449,8 @@ mod tests {
         let taken = offer("Accepted", &[]);
         assert!(incoming(Some(&asked), Some(&taken)).established);
         assert_eq!(incoming(Some(&request("Pending")), None).reason, "Pending");
+        let returned = offer("Refused", &[]);
+        let said = incoming(Some(&asked), Some(&returned));
+        assert_eq!(said.reason, "OfferRefused");
     }
 }

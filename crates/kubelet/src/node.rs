@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use tokio::{sync::watch, time::timeout};
-use tombolo_core::node::{self, Facts, Stage};
+use tombolo_core::{
+    node::{self, Facts},
+    offer_stage::OfferStage,
+    view::Offer,
+};
 use tombolo_runtime::{
     chain::Chain,
     observe::{Watched, named},
@@ -98,11 +102,11 @@ async fn write(
     let facts = Facts {
         name: &peer.node,
         cluster: &peer.cluster.cluster_id,
-        offer: &inputs.offer,
+        offer: Offer::from_resource(&inputs.offer),
         address: peer.settings.pod_ip,
         port,
         not_ready: inputs.not_ready.as_ref(),
-        draining: inputs.stage != Stage::Serving,
+        draining: inputs.stage != OfferStage::Serving,
         manager: MANAGER,
     };
     // Who has cordoned it, an index does not tell.

@@ -17,8 +17,11 @@ use tombolo_api::{
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    node::{self, Namespaces, Stage},
+    node::{self, Namespaces},
+    offer_stage::{End, OfferStage},
+    tenant::namespace_of,
     translate::{Mismatch, Networks, PeerNetworks},
+    view::Offer,
 };
 use tombolo_runtime::{
     observe::Observer, remote::Remotes, settings::Settings, shutdown::Shutdown, task::Tasks,
@@ -135,14 +138,15 @@ impl Seen {
             };
             if let Some(running) = running.get(&key) {
                 running.tell(snapshot);
-            } else if snapshot.inputs.stage != Stage::Absent {
+            } else if snapshot.inputs.stage.needs_node() {
                 running.insert(key.clone(), start(key, shared, snapshot, tasks));
             }
         }
         for key in gone {
             let inputs = &running[&key].inputs;
+            let gone = OfferStage::Draining(End::Withdrawn);
             inputs.send_if_modified(|inputs| {
-                std::mem::replace(&mut inputs.stage, Stage::Draining) != Stage::Draining
+                !std::mem::replace(&mut inputs.stage, gone).is_draining()
             });
         }
     }
@@ -153,20 +157,20 @@ impl Seen {
         offer: &Arc<ResourceOffer>,
         networks: &BTreeMap<ClusterId, Networks>,
     ) -> Option<Snapshot> {
-        let namespace = offer.namespace().unwrap_or_default();
+        let view = Offer::from_resource(offer);
         let clusters = self.clusters.state();
-        let cluster = clusters.iter().find(|cluster| node::is_tenant_of(cluster, &namespace));
-        let cluster = cluster.map(|cluster| &**cluster);
-        let identity = node::offered_by(offer, cluster)?;
+        let is_its = |cluster: &&ForeignCluster| namespace_of(cluster) == Some(view.namespace);
+        let cluster = clusters.iter().map(|cluster| &**cluster).find(is_its);
+        let identity = node::offered_by(&view, cluster)?;
         let maps = self.maps.state();
-        let map = maps.iter().find(|map| map.namespace().as_ref() == Some(&namespace));
+        let map = maps.iter().find(|map| map.namespace().as_deref() == Some(view.namespace));
         let Namespaces { there, leaving, wanted } = node::namespaces(map.map(|map| &**map));
         let not_ready = node::health(cluster).err();
         Some(Snapshot {
             networks: networks.get(&identity.cluster_id).copied(),
             cluster: identity,
             inputs: Inputs {
-                stage: node::stage(offer),
+                stage: view.stage,
                 not_ready: not_ready.clone(),
                 offer: ResourceOffer::clone(offer),
             },
@@ -236,7 +240,7 @@ mod tests {
         let cluster = json!({ "clusterID": "id-of-milan", "clusterName": "milan" });
         Snapshot {
             cluster: serde_json::from_value(cluster).unwrap(),
-            inputs: Inputs { offer: offer.unwrap(), stage: Stage::Serving, not_ready: None },
+            inputs: Inputs { offer: offer.unwrap(), stage: OfferStage::Serving, not_ready: None },
             pods: PodInputs {
                 not_ready: None,
                 wanted_namespaces: wanted.iter().map(|name| (*name).to_owned()).collect(),

@@ -19,8 +19,10 @@ use tombolo_api::{
     sharing::ResourceOffer,
 };
 use tombolo_core::{
-    node::{self as core_node, NotReady, Stage},
+    node::{self as core_node, NotReady},
+    offer_stage::OfferStage,
     reflect::pod::RawPod,
+    view::Offer,
 };
 use tombolo_runtime::{
     chain::Chain,
@@ -51,8 +53,8 @@ const UNREACHABLE_GRACE: Duration = Duration::from_secs(30);
 pub(crate) struct Inputs {
     /// The offer.
     pub offer: ResourceOffer,
-    /// What it asks for.
-    pub stage: Stage,
+    /// The stage that it has reached.
+    pub stage: OfferStage,
     /// Why the node is not ready, if it is not.
     pub not_ready: Option<NotReady>,
 }
@@ -139,7 +141,7 @@ async fn life(
 ) -> Result<(), LifeError> {
     let offer = sources.inputs.borrow().offer.clone();
     let node = choose_name(shared, cluster, &offer).await?;
-    let serving = || sources.inputs.borrow().stage == Stage::Serving;
+    let serving = || sources.inputs.borrow().stage == OfferStage::Serving;
     if serving() {
         claim(shared, &offer, &node).await?;
     } else if !may_have_node(shared, &offer).await? {
@@ -185,7 +187,7 @@ async fn life(
 
     let mut inputs = sources.inputs.clone();
     let draining = async {
-        if inputs.wait_for(|inputs| inputs.stage != Stage::Serving).await.is_ok() {
+        if inputs.wait_for(|inputs| inputs.stage != OfferStage::Serving).await.is_ok() {
             info!(node, "draining the virtual node");
             drain(&peer, &pods, &mut inputs).await;
             return true;
@@ -244,7 +246,7 @@ async fn claim(shared: &Shared, offer: &ResourceOffer, node: &str) -> Result<(),
 async fn may_have_node(shared: &Shared, offer: &ResourceOffer) -> Result<bool, LifeError> {
     let now = offers(shared, offer).get_opt(&offer.name_any()).await;
     let now = now.map_err(|source| LifeError::LookForOffer(offer.name_any(), source))?;
-    Ok(now.is_some_and(|now| core_node::stage(&now) != Stage::Absent))
+    Ok(now.is_some_and(|now| Offer::from_resource(&now).stage.needs_node()))
 }
 
 async fn release(shared: &Shared, offer: &ResourceOffer) -> Result<(), LifeError> {

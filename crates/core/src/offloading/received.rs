@@ -3,13 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tombolo_api::names::FINALIZER;
-use tombolo_api::sharing::ResourceOffer;
 use tombolo_api::virtualkubelet::NamespaceMap;
 
 use super::twin::{Existing, TwinPlan, twins};
-use crate::identity::Stage;
+use crate::{identity::Stage, view::Offer};
 
 /// The next step for a NamespaceMap that another cluster has sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +25,7 @@ pub enum Received {
 pub fn received(
     map: &NamespaceMap,
     stage: Stage,
-    offer: Option<&ResourceOffer>,
+    offer: Option<&Offer<'_>>,
     existing: &BTreeMap<String, Existing>,
     now: Timestamp,
 ) -> Received {
@@ -51,7 +49,7 @@ pub fn received(
 /// not by time alone.
 pub fn outstays_in(
     stage: Stage,
-    offer: Option<&ResourceOffer>,
+    offer: Option<&Offer<'_>>,
     now: Timestamp,
 ) -> Option<Duration> {
     let left = offer.filter(|_| stage < Stage::Hosted).and_then(|offer| time_left(offer, now))?;
@@ -61,9 +59,9 @@ pub fn outstays_in(
 /// Whether a map that a cluster has sent is to go, with the twins, though its sender keeps it: no pods of
 /// that cluster may run here any more. `offer` is what it was lent; it goes as soon as the other cluster
 /// has taken its pods back, and for that it has some time.
-fn is_outstayed(stage: Stage, offer: Option<&ResourceOffer>, now: Timestamp) -> bool {
+fn is_outstayed(stage: Stage, offer: Option<&Offer<'_>>, now: Timestamp) -> bool {
     let is_over =
-        |offer: &ResourceOffer| time_left(offer, now).is_some_and(|left| !left.is_positive());
+        |offer: &Offer<'_>| time_left(offer, now).is_some_and(|left| !left.is_positive());
     stage < Stage::Hosted && offer.is_none_or(is_over)
 }
 
@@ -71,14 +69,14 @@ fn is_outstayed(stage: Stage, offer: Option<&ResourceOffer>, now: Timestamp) -> 
 const TIME_TO_LEAVE: SignedDuration = SignedDuration::from_mins(5);
 
 /// What is left of that, once the offer is withdrawn.
-fn time_left(offer: &ResourceOffer, now: Timestamp) -> Option<SignedDuration> {
-    let Time(withdrawn) = offer.metadata.deletion_timestamp.as_ref()?;
-    Some(TIME_TO_LEAVE - now.duration_since(*withdrawn))
+fn time_left(offer: &Offer<'_>, now: Timestamp) -> Option<SignedDuration> {
+    Some(TIME_TO_LEAVE - now.duration_since(offer.deleted?))
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_api::sharing::ResourceOffer;
 
     use super::*;
 
@@ -113,6 +111,7 @@ mod tests {
     #[test]
     fn who_is_no_guest_any_more_has_some_time_to_leave() {
         let (stays, leaves) = (offer(None), withdrawn());
+        let (stays, leaves) = (Offer::from_resource(&stays), Offer::from_resource(&leaves));
         for stage in [Stage::Known, Stage::Peered] {
             assert!(is_outstayed(stage, None, at("12:00:00")), "it has taken its pods back");
             assert!(!is_outstayed(stage, Some(&stays), at("12:00:00")), "nobody has told it yet");
@@ -127,6 +126,7 @@ mod tests {
     #[test]
     fn the_time_that_is_left_is_known() {
         let (stays, leaves) = (offer(None), withdrawn());
+        let (stays, leaves) = (Offer::from_resource(&stays), Offer::from_resource(&leaves));
         let left = |stage, offer, now| outstays_in(stage, offer, at(now));
         assert_eq!(left(Stage::Known, Some(&leaves), "12:04:00"), Some(Duration::from_secs(60)));
         assert_eq!(left(Stage::Known, Some(&leaves), "12:05:00"), None, "it is over");
@@ -138,8 +138,10 @@ mod tests {
 
     #[test]
     fn nothing_is_made_for_a_map_without_the_finalizer() {
+        let offer = offer(None);
+        let offer = Offer::from_resource(&offer);
         let decide = |map: &NamespaceMap, stage| {
-            received(map, stage, Some(&offer(None)), &BTreeMap::new(), at("12:00:00"))
+            received(map, stage, Some(&offer), &BTreeMap::new(), at("12:00:00"))
         };
         let mine = ["example.com/mine"];
         assert_eq!(decide(&map(&mine, false), Stage::Hosted), Received::Hold);

@@ -1,0 +1,115 @@
+//! The view of a ResourceOffer.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::{
+    api::resource::Quantity,
+    apis::meta::v1::{OwnerReference, Time},
+};
+use tombolo_api::{
+    ClusterId,
+    names::KUBELET_FINALIZER,
+    sharing::{OfferPhase, ResourceOffer},
+};
+
+use crate::{offer_stage::OfferStage, replicate::sent_to};
+
+/// The fields of a ResourceOffer that decisions depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer<'a> {
+    /// Name of the object, which is that of the provider.
+    pub name: &'a str,
+    /// The tenant namespace that it is in.
+    pub namespace: &'a str,
+    /// The provider, by its own word.
+    pub cluster_id: &'a ClusterId,
+    /// The offered resources.
+    pub quota: &'a BTreeMap<String, Quantity>,
+    /// Labels for the virtual node.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Name of the virtual node, once it has one.
+    pub virtual_node: Option<&'a str>,
+    /// The answer of the home cluster.
+    pub answer: OfferPhase,
+    /// The stage that it has reached.
+    pub stage: OfferStage,
+    /// The start of its deletion.
+    pub deleted: Option<Timestamp>,
+    /// Id of the cluster that it is copied to.
+    pub sent_to: Option<&'a str>,
+    owners: &'a [OwnerReference],
+}
+
+impl<'a> Offer<'a> {
+    /// The view of this resource.
+    pub fn from_resource(offer: &'a ResourceOffer) -> Self {
+        let (meta, spec, status) = (&offer.metadata, &offer.spec, offer.status.as_ref());
+        let deleted = meta.deletion_timestamp.as_ref().map(|Time(time)| *time);
+        let answer = status.map(|status| status.phase).unwrap_or_default();
+        let withdrawn = deleted.is_some() || spec.withdrawal_timestamp.is_some();
+        let has_node = meta.finalizers.iter().flatten().any(|name| name == KUBELET_FINALIZER);
+        Self {
+            name: meta.name.as_deref().unwrap_or_default(),
+            namespace: meta.namespace.as_deref().unwrap_or_default(),
+            cluster_id: &spec.cluster_id,
+            quota: &spec.resource_quota.hard,
+            labels: &spec.labels,
+            virtual_node: status.and_then(|status| status.virtual_node.as_deref()),
+            answer,
+            stage: OfferStage::decide(answer, withdrawn, has_node),
+            deleted,
+            sent_to: sent_to(meta),
+            owners: meta.owner_references.as_deref().unwrap_or_default(),
+        }
+    }
+
+    /// Whether it belongs to the object with this uid.
+    pub fn is_owned_by(&self, uid: &str) -> bool {
+        self.owners.iter().any(|owner| owner.uid == uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::offer_stage::End;
+
+    fn stage(metadata: Value, withdrawn: Option<&str>, phase: Option<&str>) -> OfferStage {
+        let offer: ResourceOffer = serde_json::from_value(json!({
+            "metadata": metadata,
+            "spec": {
+                "clusterID": "milan-id", "resourceQuota": { "hard": { "cpu": "2" } },
+                "withdrawalTimestamp": withdrawn,
+            },
+            "status": phase.map(|phase| json!({ "phase": phase })),
+        }))
+        .unwrap();
+        Offer::from_resource(&offer).stage
+    }
+
+    #[test]
+    fn deletion_and_withdrawal_are_the_same_end() {
+        let time = "2026-01-01T00:00:00Z";
+        let node = json!([KUBELET_FINALIZER]);
+        let draining = OfferStage::Draining(End::Withdrawn);
+        assert_eq!(stage(json!({ "finalizers": node }), None, Some("Accepted")), OfferStage::Serving);
+        let withdrawn = stage(json!({ "finalizers": node }), Some(time), Some("Accepted"));
+        assert_eq!(withdrawn, draining);
+        let deleted = json!({ "finalizers": node, "deletionTimestamp": time });
+        assert_eq!(stage(deleted, None, Some("Accepted")), draining);
+    }
+
+    #[test]
+    fn only_the_finalizer_of_the_kubelet_tells_of_a_node() {
+        let other = json!({ "finalizers": ["liqo.io/replicator"] });
+        assert_eq!(stage(other, None, Some("Refused")), OfferStage::Over(End::Returned));
+    }
+
+    #[test]
+    fn an_offer_without_a_status_waits_for_an_answer() {
+        assert_eq!(stage(json!({}), None, None), OfferStage::Pending);
+    }
+}

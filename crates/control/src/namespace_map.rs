@@ -83,8 +83,14 @@ impl Seen {
         self.maps.feed(queue, ResourceExt::namespace);
         self.offers.feed(queue, ResourceExt::namespace);
         self.clusters.feed_changes(queue, |change| {
-            let is_news = change.is_of(|cluster| (namespace_of(cluster), &cluster.spec.cluster_identity));
-            change.both().filter(|_| is_news).filter_map(namespace_of).map(str::to_owned).collect::<Vec<_>>()
+            let is_news =
+                change.is_of(|cluster| (namespace_of(cluster), &cluster.spec.cluster_identity));
+            change
+                .both()
+                .filter(|_| is_news)
+                .filter_map(namespace_of)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         });
         let peers = self.peers.clone();
         self.nodes.feed_changes(queue, move |change| peers.by_node(&change));
@@ -213,7 +219,11 @@ impl Peers {
 
 impl Peer {
     fn target(&self) -> Target {
-        target(&self.identity, &Offer::from_resource(&self.offer), self.node.as_ref().map(|node| node.labels()))
+        target(
+            &self.identity,
+            &Offer::from_resource(&self.offer),
+            self.node.as_ref().map(|node| node.labels()),
+        )
     }
 }
 

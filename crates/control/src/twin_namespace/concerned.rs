@@ -8,10 +8,9 @@ use kube::{
     runtime::reflector::{ObjectRef, Store},
 };
 use tombolo_api::{ClusterId, names::REPLICATED_FROM_LABEL, virtualkubelet::NamespaceMap};
-use tombolo_core::offloading::home_cluster;
+use tombolo_core::{offloading::home_cluster, tenant::peer_of};
 use tombolo_runtime::observe::{Change, IndexBy, Watched};
 
-use crate::by_tenant::peer_of;
 
 #[derive(Clone)]
 pub(super) struct Concerned {

@@ -160,7 +160,9 @@ fn a_twin_that_loses_its_mark_is_no_twin_any_more() {
         let api: Api<Namespace> = Api::all(world.client.clone());
         api.patch("marked-rome", &PatchParams::default(), &mark(Value::Null)).await.unwrap();
         world.offloading("marked", |o| phase(o) == Some(OffloadingPhase::Failed)).await;
-        api.patch("marked-rome", &PatchParams::default(), &mark(json!("id-of-rome"))).await.unwrap();
+        api.patch("marked-rome", &PatchParams::default(), &mark(json!("id-of-rome")))
+            .await
+            .unwrap();
         world.offloading("marked", |o| phase(o) == Some(OffloadingPhase::Ready)).await;
     });
 }
@@ -171,7 +173,8 @@ fn a_change_of_the_selector_makes_and_removes_the_twin() {
         let world = world().await;
         world.put::<Namespace>("picky", json!({})).await;
         let select = async |node: &str| {
-            let term = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] });
+            let term =
+                json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] });
             let selector = json!({ "nodeSelectorTerms": [{ "matchExpressions": [term] }] });
             let offloading = json!({ "spec": { "clusterSelector": selector } });
             world.put_in::<NamespaceOffloading>("picky", "offloading", offloading).await;

@@ -5,6 +5,7 @@ use tombolo_api::{
         ForeignClusterSpec, ResourceRequest, ResourceRequestSpec, ResourceRequestStatus,
         condition::{AUTHENTICATED, TUNNEL_ENDPOINT},
     },
+    names::REPLICATED_FROM_LABEL,
     net::Connection,
 };
 

@@ -47,11 +47,7 @@ pub fn received(
 
 /// After how long, if nothing else changes, a map is to be deleted that may stay for now. `None`:
 /// not by time alone.
-pub fn outstays_in(
-    stage: Stage,
-    offer: Option<&Offer<'_>>,
-    now: Timestamp,
-) -> Option<Duration> {
+pub fn outstays_in(stage: Stage, offer: Option<&Offer<'_>>, now: Timestamp) -> Option<Duration> {
     let left = offer.filter(|_| stage < Stage::Hosted).and_then(|offer| time_left(offer, now))?;
     Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }
@@ -60,8 +56,7 @@ pub fn outstays_in(
 /// that cluster may run here any more. `offer` is what it was lent; it goes as soon as the other cluster
 /// has taken its pods back, and for that it has some time.
 fn is_outstayed(stage: Stage, offer: Option<&Offer<'_>>, now: Timestamp) -> bool {
-    let is_over =
-        |offer: &Offer<'_>| time_left(offer, now).is_some_and(|left| !left.is_positive());
+    let is_over = |offer: &Offer<'_>| time_left(offer, now).is_some_and(|left| !left.is_positive());
     stage < Stage::Hosted && offer.is_none_or(is_over)
 }
 

@@ -146,7 +146,6 @@ fn is_reserved(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tombolo_api::sharing::ResourceOffer;
 
     use super::*;
 

@@ -25,14 +25,8 @@ pub enum Milestone {
 
 impl Milestone {
     /// All of them, in their order.
-    pub const ALL: [Self; 6] = [
-        Self::Identity,
-        Self::Acceptance,
-        Self::Offer,
-        Self::Networks,
-        Self::Tunnel,
-        Self::Node,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Identity, Self::Acceptance, Self::Offer, Self::Networks, Self::Tunnel, Self::Node];
 
     /// The first one that is missing. A later one can be reached before it.
     pub fn missing(
@@ -100,7 +94,7 @@ mod tests {
             .unwrap()
         };
         let (connecting, connected) = (tunnel("Connecting"), tunnel("Connected"));
-        let missing = |tunnel, node| Milestone::missing(&there, Some(tunnel), node);
+        let missing = |tunnel: &_, node: Option<&_>| Milestone::missing(&there, Some(tunnel), node);
         assert_eq!(missing(&connecting, None), Some(Milestone::Tunnel));
         assert_eq!(missing(&connected, None), Some(Milestone::Node));
         let node = |ready: &str| -> Node {

@@ -87,7 +87,8 @@ async fn a_frozen_leader_is_replaced_and_fenced_off() {
         let asker = AddressClient::new(rome, service(rome).await, &milan).await;
         asker.remote("192.0.2.60").await.ok()
     };
-    within(SOON, "the new leader knows the mapping", answer, |now| *now == Some(mapped.clone())).await;
+    within(SOON, "the new leader knows the mapping", answer, |now| *now == Some(mapped.clone()))
+        .await;
     assert!(!write.is_finished() && !read.is_finished(), "the frozen pod has not answered");
 
     signal(rome, &first, "CONT").await;

@@ -1,5 +1,5 @@
-//! The address service as a process on a real API server, killed again and again in the middle of its
-//! work, against a reference that is simple enough to be right.
+//! The address service as a process on a real API server, killed again and again while clients send
+//! requests. Its answers are compared with a simple reference.
 
 mod common;
 
@@ -38,25 +38,25 @@ const CRASHES: usize = 8;
 const ANSWERS: usize = 120;
 /// Endpoints in a batch.
 const BATCH: u64 = 5;
-/// A cluster with which there is a peering again and again: for how many answers, how often at least,
-/// its namespace, and the network of its pods, which another peer has, too.
+/// A cluster that is peered and unpeered repeatedly: after how many answers, how often at least,
+/// its tenant namespace, and its PodCIDR, which another peer has, too.
 const PISA: &str = "id-of-pisa";
 const PISA_ANSWERS: usize = 12;
 const PEERINGS: usize = 4;
 const PISA_NAMESPACE: &str = "liqo-tenant-pisa";
 const PISA_PODS: &str = "10.20.0.0/16";
-/// The external network of this cluster.
+/// The ExternalCIDR of this cluster.
 const EXTERNAL: &str = "10.128.0.0/16";
-/// How long nobody may be there to answer.
+/// How long requests are retried while the service is down.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
+async fn crashes_neither_lose_answered_mappings_nor_leave_others() {
     let spec = ClusterSpec::new("rome").control_plane_only();
     let bed = Testbed::builder("crashes").cluster(spec).start().await.expect("a control plane");
     let side = Side::new(bed.cluster("rome")).await;
     know_peers(&side, EXTERNAL).await;
-    want_pisa(&side).await;
+    request_peering_with_pisa(&side).await;
     let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
     let mut control = Control::start(&side, program, "one").await;
     prometheus_is_answered(&control).await;
@@ -68,7 +68,7 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
     };
     let clients = (0..CLIENTS).map(|number| client(number).run()).collect::<Vec<_>>();
     let clients = join_all(clients);
-    let comes_and_goes = client(CLIENTS).peer_and_part(&side);
+    let comes_and_goes = client(CLIENTS).peer_and_unpeer(&side);
     let crashes = async {
         for crash in 0..CRASHES {
             shared.answers_reach((crash + 1) * ANSWERS + crash * 7).await;
@@ -85,14 +85,14 @@ async fn no_crash_loses_what_was_answered_or_leaves_what_was_not() {
         shared.count(),
         known.len()
     );
-    let told = async || told(&side).await;
-    eventually("gateways are told what was answered", told, |told| *told == known).await;
+    let mappings = async || nat_mappings(&side).await;
+    eventually("NatMappings with all answered mappings", mappings, |it| *it == known).await;
     drop(control);
-    assert_eq!(stored(&side).await, known, "what is stored is what was answered");
+    assert_eq!(stored(&side).await, known, "stored mappings are those answered");
     bed.remove().expect("it is removed");
 }
 
-/// The process says what it measures, though there is nothing to measure yet.
+/// Metrics are served, though there is nothing to measure yet.
 async fn prometheus_is_answered(control: &Control) {
     let mut stream = TcpStream::connect((control.address.ip(), 8080)).await.expect("it listens");
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.expect("it is asked");
@@ -113,13 +113,13 @@ async fn prometheus_is_answered(control: &Control) {
 
 type Mapped = BTreeMap<(String, IpAddr), IpAddr>;
 
-/// What all clients know.
+/// State shared by all clients.
 #[derive(Default)]
 struct Shared {
     answers: AtomicUsize,
     answered: Notify,
     end: AtomicBool,
-    /// The endpoint that an address was given to: within the time of this test no other one gets it.
+    /// The endpoint to which an address is allocated. No other one gets it during this test.
     owners: Mutex<BTreeMap<IpAddr, IpAddr>>,
 }
 
@@ -144,7 +144,7 @@ impl Shared {
     }
 }
 
-/// One that asks about endpoints that no other one asks about, and remembers the answers.
+/// A client with endpoints of its own, which records the answers.
 struct Client<'a> {
     number: u8,
     service: IpamClient<Channel>,
@@ -167,11 +167,11 @@ impl<'a> Client<'a> {
         self.mapped
     }
 
-    /// Peers with a cluster and parts from it until the end. Says also how often.
-    async fn peer_and_part(mut self, side: &Side) -> (Mapped, usize) {
+    /// Peers with pisa and unpeers it until the end. Returns also the number of peerings.
+    async fn peer_and_unpeer(mut self, side: &Side) -> (Mapped, usize) {
         for peerings in 1.. {
             let pods = peer_with_pisa(side).await;
-            // It is asked again until it is known what pisa calls this cluster.
+            // Retried until pisa has reported its translated CIDRs for this cluster.
             self.look(PISA).await;
             for _ in 0..PISA_ANSWERS {
                 self.do_anything(PISA, pods).await;
@@ -179,7 +179,7 @@ impl<'a> Client<'a> {
             if peerings >= PEERINGS && self.shared.end.load(Ordering::Relaxed) {
                 return (self.mapped, peerings);
             }
-            part_from_pisa(side).await;
+            unpeer_pisa(side).await;
             let pod = Ipv4Addr::new(10, 20, 0, 1).into();
             let said = async || self.home(PISA, pod).await.err().map(|status| status.code());
             eventually("the peering is over", said, |it| *it == Some(Code::NotFound)).await;
@@ -188,7 +188,7 @@ impl<'a> Client<'a> {
         unreachable!("it counts for longer than there are tests")
     }
 
-    /// Whatever can be asked about a peer, whose pods are called so here.
+    /// Any request about a peer, whose pods have this translated CIDR.
     async fn do_anything(&mut self, peer: &str, pods: Cidr) {
         match self.pick(7) {
             0 | 1 => self.map(peer).await,
@@ -234,7 +234,7 @@ impl<'a> Client<'a> {
         let others = self.mapped.iter().filter(|((_, ip), _)| *ip == endpoint).map(|(_, it)| it);
         assert!(others.clone().all(|it| of(&it)), "{endpoint} is {address} for {peer} only");
         let owner = *self.shared.owners.lock().unwrap().entry(address).or_insert(endpoint);
-        assert_eq!(owner, endpoint, "{address} is given to two");
+        assert_eq!(owner, endpoint, "{address} is allocated to two endpoints");
         self.mapped.insert((peer.into(), endpoint), address);
     }
 
@@ -267,7 +267,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The way home keeps the host part, and is as the peer's network is called here.
+    /// The home address of a pod is in the peer's translated CIDR, with the same host part.
     async fn look_home(&mut self, peer: &str, pods: Cidr) {
         let real: Cidr = if peer == PISA { PISA_PODS.parse().unwrap() } else { pods };
         let host = self.pick(60_000) as u32 + 1;
@@ -308,7 +308,7 @@ impl<'a> Client<'a> {
         Ipv4Addr::new(192, 0, 2, self.number * 16 + endpoint).into()
     }
 
-    /// Some, which may be the same.
+    /// Random endpoints, possibly with duplicates.
     fn endpoints(&mut self) -> Vec<IpAddr> {
         let count = self.pick(BATCH) + 1;
         (0..count).map(|_| self.endpoint()).collect()
@@ -320,7 +320,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Asks again where nobody was there to answer, or the answer was lost; not for ever.
+/// Retries while the service is down or the answer was lost, up to [`PATIENCE`].
 async fn until_answered<T>(
     mut ask: impl AsyncFnMut() -> Result<tonic::Response<T>, Status>,
 ) -> Result<T, Status> {
@@ -336,15 +336,15 @@ async fn until_answered<T>(
     }
 }
 
-/// Either the service says that it could not answer, or the connection has broken: what the service
-/// says itself has no source.
+/// Either the service is unavailable, or the connection failed: an error from the service itself
+/// has no source.
 fn is_lost(status: &Status) -> bool {
     status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
 }
 
-/// This cluster wants a peering: without that it would take its NetworkConfig back. Who begins to
-/// watch after this sees it before any NetworkConfig.
-async fn want_pisa(side: &Side) {
+/// Creates a ResourceRequest: without it, the controller would delete the NetworkConfig. Watches
+/// that start after this see it before any NetworkConfig.
+async fn request_peering_with_pisa(side: &Side) {
     side.tenant(PISA_NAMESPACE, PISA).await;
     let own = json!({
         "clusterID": side.settings.cluster_id, "clusterName": side.settings.cluster_name,
@@ -356,7 +356,7 @@ async fn want_pisa(side: &Side) {
     side.put_in::<ResourceRequest>(PISA_NAMESPACE, "ours", request).await;
 }
 
-/// Both NetworkConfigs are there, and answered. Returns what the pods' network is called here.
+/// Creates and answers both NetworkConfigs. Returns the translated CIDR of pisa's pods.
 async fn peer_with_pisa(side: &Side) -> Cidr {
     let theirs = config_of(side, PISA, PISA_PODS, "10.21.0.0/16");
     let mut ours = config_of(side, PISA, &side.settings.pod_cidr.to_string(), EXTERNAL);
@@ -365,16 +365,16 @@ async fn peer_with_pisa(side: &Side) -> Cidr {
     side.put_in::<NetworkConfig>(PISA_NAMESPACE, "ours", ours).await;
     let answer = json!({ "processed": true, "podCIDRNAT": "None", "externalCIDRNAT": "None" });
     side.put_status_in::<NetworkConfig>(PISA_NAMESPACE, "ours", answer).await;
-    let name = |config: &NetworkConfig| config.status.as_ref().and_then(|it| it.pod_cidr_nat);
-    let is_answered = |config: &NetworkConfig| name(config).is_some();
+    let nat = |config: &NetworkConfig| config.status.as_ref().and_then(|it| it.pod_cidr_nat);
+    let is_answered = |config: &NetworkConfig| nat(config).is_some();
     let config = side.until_in::<NetworkConfig>(PISA_NAMESPACE, "theirs", is_answered).await;
-    let Some(NatCidr::Remapped(name)) = name(&config) else {
-        panic!("{PISA_PODS} is somebody else's: {:?}", config.status);
+    let Some(NatCidr::Remapped(translated)) = nat(&config) else {
+        panic!("{PISA_PODS} is in use and must be translated: {:?}", config.status);
     };
-    name
+    translated
 }
 
-async fn part_from_pisa(side: &Side) {
+async fn unpeer_pisa(side: &Side) {
     for config in ["theirs", "ours"] {
         side.delete_in::<NetworkConfig>(PISA_NAMESPACE, config).await;
     }
@@ -391,7 +391,7 @@ async fn stored(side: &Side) -> Mapped {
     mapped
 }
 
-async fn told(side: &Side) -> Mapped {
+async fn nat_mappings(side: &Side) -> Mapped {
     let mappings = side.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
     let mut mapped = Mapped::new();
     for mapping in mappings {

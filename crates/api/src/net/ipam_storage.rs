@@ -83,15 +83,15 @@ pub struct IpamStorageSpec {
 
     /// Addresses of the external network that no endpoint has any more, and that no other one gets
     /// yet.
-    #[schemars(schema_with = "resting")]
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub resting: BTreeMap<IpAddr, Resting>,
+    #[schemars(schema_with = "quarantined_addresses")]
+    #[serde(rename = "resting", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quarantined_addresses: BTreeMap<IpAddr, QuarantinedAddress>,
 
     /// What networks of the peer were called here until a while ago, by that name. No other peer's
     /// network is called so yet.
-    #[schemars(schema_with = "resting_subnets")]
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub resting_subnets: BTreeMap<Cidr, RestingSubnet>,
+    #[schemars(schema_with = "quarantined_cidrs")]
+    #[serde(rename = "restingSubnets", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quarantined_cidrs: BTreeMap<Cidr, QuarantinedCidr>,
 
     /// Who writes all these objects.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -163,23 +163,23 @@ pub struct EndpointMapping {
     pub cluster_mappings: BTreeMap<ClusterId, ClusterMapping>,
 }
 
-/// Why an address is given to nobody else yet.
+/// An address in quarantine: no other endpoint gets it before the quarantine ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resting {
-    /// The endpoint that had it last. It gets it back when it asks.
+pub struct QuarantinedAddress {
+    /// The last endpoint. When it is mapped again, it gets the address back.
     pub ip: IpAddr,
 
-    /// Until when: packets to the last endpoint may still be under way.
+    /// The end of the quarantine: packets to the last endpoint may still be in flight.
     pub until: Time,
 }
 
-/// Why a name is given to no other peer yet.
+/// A translated CIDR in quarantine: no other peer gets it before the quarantine ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RestingSubnet {
-    /// The network of the peer that had it last. It gets it back when it comes again.
+pub struct QuarantinedCidr {
+    /// The real CIDR in the last peer. When that peers again, it gets the translated CIDR back.
     pub of: Cidr,
 
-    /// Until when: packets to the peer may still be under way.
+    /// The end of the quarantine: packets to the peer may still be in flight.
     pub until: Time,
 }
 
@@ -212,13 +212,13 @@ pub struct ClusterMapping {
 pub struct ConfiguredCluster {}
 
 impl Subnets {
-    /// What this cluster calls the peer's pods' network, once that is known.
-    pub fn our_name_for_pods(&self) -> Option<Cidr> {
+    /// The CIDR of the peer's pods in this cluster, once it is known.
+    pub fn translated_pod_cidr(&self) -> Option<Cidr> {
         Some(self.remote_nat_pod_cidr.or(self.remote_pod_cidr?))
     }
 
-    /// What this cluster calls the peer's external network, once that is known.
-    pub fn our_name_for_external(&self) -> Option<Cidr> {
+    /// The peer's ExternalCIDR as translated in this cluster, once it is known.
+    pub fn translated_external_cidr(&self) -> Option<Cidr> {
         Some(self.remote_nat_external_cidr.or(self.remote_external_cidr?))
     }
 }
@@ -244,7 +244,7 @@ fn prefixes(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-fn resting(_: &mut SchemaGenerator) -> Schema {
+fn quarantined_addresses(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "additionalProperties": {
@@ -273,7 +273,7 @@ fn resting(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-fn resting_subnets(generator: &mut SchemaGenerator) -> Schema {
+fn quarantined_cidrs(generator: &mut SchemaGenerator) -> Schema {
     let mut of = cidr(generator);
     of.insert(
         "description".to_owned(),
@@ -328,14 +328,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_called_by_its_own_network_unless_remapped() {
+    fn without_translation_the_translated_cidr_is_the_real_one() {
         let mut subnets = Subnets::default();
-        assert_eq!(subnets.our_name_for_pods(), None);
+        assert_eq!(subnets.translated_pod_cidr(), None);
         subnets.remote_pod_cidr = Some("10.0.0.0/16".parse().unwrap());
-        assert_eq!(subnets.our_name_for_pods(), subnets.remote_pod_cidr);
+        assert_eq!(subnets.translated_pod_cidr(), subnets.remote_pod_cidr);
         subnets.remote_nat_pod_cidr = "10.9.0.0/16".parse().unwrap();
-        let name = subnets.our_name_for_pods().unwrap();
-        assert_eq!(name.to_string(), "10.9.0.0/16");
+        let translated = subnets.translated_pod_cidr().unwrap();
+        assert_eq!(translated.to_string(), "10.9.0.0/16");
     }
 
     #[test]

@@ -8,8 +8,8 @@ mod tunnel_endpoint;
 
 pub use backend::{BACKEND_PORT, BACKEND_PUBLIC_KEY, BackendType};
 pub use ipam_storage::{
-    ClusterMapping, ConfiguredCluster, EndpointMapping, IpamStorage, IpamStorageSpec, Resting,
-    RestingSubnet, Subnets, Writer,
+    ClusterMapping, ConfiguredCluster, EndpointMapping, IpamStorage, IpamStorageSpec,
+    QuarantinedAddress, QuarantinedCidr, Subnets, Writer,
 };
 pub use nat_mapping::{NatMapping, NatMappingSpec};
 pub use network_config::{NetworkConfig, NetworkConfigSpec, NetworkConfigStatus};

@@ -31,8 +31,8 @@ use tombolo_api::{
     net::{
         BackendType, ClusterMapping, ConfiguredCluster, Connection, ConnectionStatus,
         EndpointMapping, IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, NetworkConfig,
-        NetworkConfigSpec, NetworkConfigStatus, Resting, RestingSubnet, Subnets, TunnelEndpoint,
-        TunnelEndpointSpec, TunnelEndpointStatus, Writer,
+        NetworkConfigSpec, NetworkConfigStatus, QuarantinedAddress, QuarantinedCidr, Subnets,
+        TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus, Writer,
     },
     offloading::{
         NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingSpec,
@@ -162,14 +162,17 @@ pub fn ipam_storage() -> IpamStorage {
                 },
             )]
             .into(),
-            resting: [(
+            quarantined_addresses: [(
                 read("10.201.0.3"),
-                Resting { ip: read("10.0.0.7"), until: Time(read("2026-11-01T10:00:00Z")) },
+                QuarantinedAddress {
+                    ip: read("10.0.0.7"),
+                    until: Time(read("2026-11-01T10:00:00Z")),
+                },
             )]
             .into(),
-            resting_subnets: [(
+            quarantined_cidrs: [(
                 read("10.204.0.0/16"),
-                RestingSubnet {
+                QuarantinedCidr {
                     of: read("10.200.0.0/16"),
                     until: Time(read("2026-11-01T10:00:00Z")),
                 },

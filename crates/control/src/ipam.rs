@@ -1,16 +1,16 @@
-//! The address service. One task owns what is known; every answer is in the API server before it
-//! is given. Requests that come while one write is under way share the next.
+//! The address service. One task owns the state; every change is stored in the API server before
+//! the answer is sent. Requests that come during a write share the next one.
 
 mod authority;
 pub mod certificates;
 mod config;
 mod incoming;
-mod kept;
+mod nat_mapping_writer;
+mod owned_objects;
 mod owner;
 mod serve;
 mod service;
 mod store;
-mod teller;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -25,7 +25,7 @@ use self::{owner::Owner, store::Store};
 pub use self::{serve::ServeError, store::StoreError};
 use crate::context::Context;
 
-/// The address service, for whoever is in this process. Clones are the same service, which is
+/// A handle of the address service, for use in this process. Clones share the service, which is
 /// aborted when the last one is dropped.
 #[derive(Clone)]
 pub struct AddressService {
@@ -39,56 +39,56 @@ struct ServiceTasks {
     _config: Task,
 }
 
-/// The way to the task that owns the state.
+/// Sends requests to the task that owns the state.
 #[derive(Clone)]
 struct Requests {
     sender: mpsc::Sender<owner::Request>,
-    /// Tells when other networks may be used.
+    /// Notifies of changed settings.
     configured: watch::Sender<()>,
 }
 
-/// What time it is: addresses rest for a while after their last use.
+/// Returns the current time, for the expiry of quarantines.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The service can't start.
+/// Why the service can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The settings can't be read.
-    #[error("read the settings of the address service")]
+    #[error("read the ClusterConfig and the nodes for the address service")]
     Config(#[source] kube::Error),
-    /// What it remembers can't be read, or nobody else be kept from writing it.
-    #[error("read the addresses in use")]
+    /// The stored state can't be read, or a former writer can't be fenced off.
+    #[error("become the writer of IpamStorages and NatMappings, and read them")]
     Read(#[source] StoreError),
-    /// There is no external network for this cluster.
-    #[error("choose this cluster's external network")]
+    /// No CIDR is free for the ExternalCIDR.
+    #[error("choose the ExternalCIDR")]
     External(#[source] IpamError),
-    /// What it remembers can't be written.
-    #[error("write the addresses in use")]
+    /// The state can't be written.
+    #[error("write IpamStorages and NatMappings")]
     Write(#[source] StoreError),
 }
 
-/// There is no answer.
+/// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// What would have been answered could not be stored.
-    #[error("the address service could not store its answer: try again")]
+    /// The change could not be stored.
+    #[error("the address service could not store the change: try again")]
     NotStored,
-    /// The service has ended.
-    #[error("the address service has ended")]
+    /// The service has stopped.
+    #[error("the address service has stopped")]
     Ended,
-    /// It says no.
+    /// The request is invalid, or can't be fulfilled.
     #[error(transparent)]
     Refused(#[from] IpamError),
 }
 
 impl AddressService {
-    /// Reads what is known and starts to answer, until the end is asked for. When it can't answer any
-    /// more, for whatever reason, it asks for the end itself.
+    /// Loads the state and answers requests until shutdown. Triggers the shutdown itself when it
+    /// can't answer any more, for whatever reason.
     pub async fn start(context: &Context) -> Result<Self, StartError> {
         Self::start_at(context, Arc::new(Timestamp::now)).await
     }
 
-    /// The same, by another clock.
+    /// The same, with another clock.
     pub async fn start_at(context: &Context, clock: Clock) -> Result<Self, StartError> {
         let Context { client, watches, settings, shutdown, .. } = context;
         let config = config::read(client, settings).await.map_err(StartError::Config)?;
@@ -97,9 +97,9 @@ impl AddressService {
             Owner::start(config, Store::new(client), inbox, shutdown.clone(), clock).await?;
         let state = owner.state();
         info!(
-            external = %state.external_cidr(),
+            external_cidr = %state.external_cidr(),
             peers = state.clusters().count(),
-            "the address service knows what is in use"
+            "address service started"
         );
 
         let requests = Requests { sender, configured: watch::Sender::new(()) };
@@ -107,17 +107,17 @@ impl AddressService {
         let follow = config::follow(watches, settings, requests.clone(), shutdown.clone());
         let tasks = ServiceTasks {
             owner: Task::spawn("address service", owner.run()),
-            _config: Task::spawn("networks of the address service", follow),
+            _config: Task::spawn("settings of the address service", follow),
         };
         Ok(Self { requests, tasks: Arc::new(tasks), shutdown: shutdown.clone() })
     }
 
-    /// The network from which endpoints that are no pods get their addresses.
+    /// The ExternalCIDR: endpoints that are not pods get their addresses from it.
     pub async fn external_cidr(&self) -> Result<Cidr, AskError> {
-        self.ask(|state, _| state.external_cidr()).await
+        self.submit(|state, _| state.external_cidr()).await
     }
 
-    /// Chooses what a peer's networks are called here.
+    /// Chooses the translated CIDRs of a peer's networks.
     pub async fn reserve(
         &self,
         cluster: ClusterId,
@@ -126,27 +126,29 @@ impl AddressService {
     ) -> Result<Subnets, AskError> {
         let reserve =
             move |state: &mut IpamState, now| state.reserve(&cluster, pods, external, now).cloned();
-        Ok(self.ask(reserve).await??)
+        Ok(self.submit(reserve).await??)
     }
 
-    /// Notes what a peer calls this cluster's networks.
-    pub async fn set_local_names(
+    /// Records the CIDRs to which a peer translates this cluster's networks.
+    pub async fn set_local_nat_cidrs(
         &self,
         cluster: ClusterId,
         pods: NatCidr,
         external: NatCidr,
     ) -> Result<(), AskError> {
-        Ok(self.ask(move |state, _| state.set_local_names(&cluster, pods, external)).await??)
+        Ok(self
+            .submit(move |state, _| state.set_local_nat_cidrs(&cluster, pods, external))
+            .await??)
     }
 
-    /// Frees whatever there is of and for a peer.
+    /// Releases the translated CIDRs of a peer and all mappings for it.
     pub async fn release(&self, cluster: ClusterId) -> Result<(), AskError> {
-        self.ask(move |state, now| state.release(&cluster, now)).await
+        self.submit(move |state, now| state.release(&cluster, now)).await
     }
 
-    /// Frees whatever belongs to other clusters than these.
+    /// Releases all peers except these.
     pub async fn retain(&self, clusters: BTreeSet<ClusterId>) -> Result<(), AskError> {
-        self.ask(move |state, now| {
+        self.submit(move |state, now| {
             let gone: Vec<_> =
                 state.clusters().filter(|cluster| !clusters.contains(cluster)).cloned().collect();
             for cluster in gone {
@@ -156,20 +158,20 @@ impl AddressService {
         .await
     }
 
-    /// Changes whenever other networks may be used: a name that was free may be so no longer.
+    /// Notifies of changed settings: translated CIDRs may have to be reserved again.
     pub fn configured(&self) -> watch::Receiver<()> {
         self.requests.configured.subscribe()
     }
 
-    /// Waits until everything is written, if the end was asked for.
+    /// After a shutdown, waits until everything is written.
     async fn closed(&self) {
         if self.shutdown.is_asked() {
             self.tasks.owner.ended().await;
         }
     }
 
-    /// Has something done with the state, and stored, by the task that owns it.
-    async fn ask<T: Send + 'static>(
+    /// Applies a function to the state in the task that owns it, and stores the changes.
+    async fn submit<T: Send + 'static>(
         &self,
         act: impl FnOnce(&mut IpamState, Timestamp) -> T + Send + 'static,
     ) -> Result<T, AskError> {
@@ -185,7 +187,7 @@ impl Requests {
         let (reply, answer) = oneshot::channel();
         let request: owner::Request = Box::new(move |state, now| {
             let value = act(state, now);
-            // Whoever has asked may have gone: then nobody wants to know.
+            // The caller may have stopped waiting.
             Box::new(move |stored| drop(reply.send(stored.then_some(value))))
         });
         self.sender.send(request).await.map_err(|_| AskError::Ended)?;

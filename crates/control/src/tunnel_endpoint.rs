@@ -54,7 +54,7 @@ async fn note_local_names(
     let (Some(pods), Some(external)) = (answer.pod_cidr_nat, answer.external_cidr_nat) else {
         return Ok(());
     };
-    Ok(network.ipam.set_local_names(tenant.peer.clone(), pods, external).await?)
+    Ok(network.ipam.set_local_nat_cidrs(tenant.peer.clone(), pods, external).await?)
 }
 
 async fn make(

@@ -1,13 +1,12 @@
-//! The addresses of this cluster's peers and of what is reflected to them: which networks are
-//! taken, what each peer's networks are called here, and which addresses of the external network
-//! stand for endpoints that are no pods of this cluster.
+//! Address management: which CIDRs are in use, the translated CIDRs of each peer, and the addresses
+//! of the ExternalCIDR that are allocated to reflected endpoints that are not pods of this cluster.
 
+mod cidr_quarantine;
 mod endpoints;
 mod external;
 mod mapping_owner;
-mod names;
-mod parts;
 mod pool;
+mod shards;
 mod subnets;
 
 use std::{collections::BTreeMap, net::IpAddr};
@@ -20,155 +19,154 @@ use tombolo_api::{
 };
 
 use self::{
-    external::{External, Rest},
+    cidr_quarantine::CidrQuarantine,
+    external::{ExternalAllocator, Quarantine},
     mapping_owner::Owners,
-    names::RestingNames,
     pool::Taken,
 };
 pub use self::{
-    external::{PART_SIZE, REST},
+    external::{QUARANTINE, SHARD_SIZE},
     mapping_owner::{MappingOwner, NotAnOwner},
-    parts::{Changes, NETWORKS, NotAPart, Part, Told, WRITER},
     pool::{node_network, pools},
+    shards::{Changes, NETWORKS, NatMappingShard, NotAShard, StorageShard, WRITER},
 };
-use crate::translate::{ExternalIp, Mismatch, NamedNetwork, Networks, NotInNetwork};
+use crate::translate::{CidrTranslation, ExternalIp, Mismatch, Networks, NotInNetwork};
 
-/// What is given from outside: it is read anew at every start, and may change later.
+/// Settings from outside. They are read at every start and may change later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Network of this cluster's pods.
+    /// This cluster's PodCIDR.
     pub pod_cidr: Cidr,
-    /// Network of this cluster's services.
+    /// This cluster's ServiceCIDR.
     pub service_cidr: Cidr,
-    /// Networks to take from, in this order.
+    /// Pools to allocate CIDRs from, in this order.
     pub pools: Vec<Cidr>,
-    /// Networks that no peer's network may be called by, such as those of the nodes.
+    /// CIDRs that are never allocated, such as the networks of the nodes.
     pub reserved: Vec<Cidr>,
-    /// Size of the external network, as it is for IPv4, if it is not to be chosen.
+    /// Prefix length of the ExternalCIDR, in IPv4 terms; chosen automatically if unset.
     pub external_prefix: Option<u8>,
 }
 
-/// Everything the address service knows.
+/// The state of the address service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpamState {
     config: Config,
     clusters: BTreeMap<ClusterId, Subnets>,
-    /// What peers were called until a while ago.
-    names: RestingNames,
-    external: External,
+    quarantine: CidrQuarantine,
+    external: ExternalAllocator,
     changes: Changes,
 }
 
-/// Why there is no answer.
+/// Why a request fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpamError {
     /// There is no peering with that cluster.
     #[error(
-        "cluster {0} has no networks here: is there a peering with it (kubectl get \
-         foreignclusters) and a NetworkConfig from it?"
+        "the networks of cluster {0} are unknown: check that there is a peering with it (kubectl \
+         get foreignclusters) and a NetworkConfig from it"
     )]
     UnknownCluster(ClusterId),
-    /// The peering is on its way.
-    #[error("cluster {0} has not said yet what it calls this cluster's networks: try again")]
-    NameUnknown(ClusterId),
-    /// Nothing was mapped.
-    #[error("{ip} has no address for pods of cluster {cluster}: MapEndpointIP gives it one")]
+    /// The peer has not answered this cluster's NetworkConfig yet.
+    #[error("cluster {0} has not reported its translated CIDRs for this cluster yet: try again")]
+    LocalTranslationUnknown(ClusterId),
+    /// The endpoint has no mapping for that cluster.
+    #[error("{ip} is not mapped for cluster {cluster}: call MapEndpointIP first")]
     NotMapped {
         /// The endpoint.
         ip: IpAddr,
-        /// Where it would be used.
+        /// The cluster that would use the mapping.
         cluster: ClusterId,
     },
-    /// Only pods have an address here.
-    #[error("{ip} is not a pod of cluster {cluster}, whose pods are in {pods}")]
+    /// Only addresses of the peer's PodCIDR can be translated.
+    #[error("{ip} is not in the PodCIDR {pods} of cluster {cluster}")]
     NotAPodThere {
         /// The address.
         ip: IpAddr,
-        /// The cluster that it should be in.
+        /// The peer.
         cluster: ClusterId,
-        /// The network of that cluster's pods.
+        /// The peer's PodCIDR.
         pods: Cidr,
     },
-    /// Nobody can be reached there.
+    /// The address can't be reached from another cluster.
     #[error("{ip} can't be the address of an endpoint: {why}")]
     NotAnEndpoint {
         /// The address.
         ip: IpAddr,
-        /// What it is.
+        /// The reason.
         why: &'static str,
     },
-    /// All addresses are in use.
+    /// No address of the ExternalCIDR is free.
     #[error(
-        "the external network {network} is full: reflect fewer endpoints that are not pods. \
-         {resting} of its addresses rest after their last use, the first for {first} s more"
+        "the ExternalCIDR {network} is full: reflect fewer endpoints that are not pods. \
+         {quarantined} addresses are quarantined, the first expires in {first} s"
     )]
     ExternalFull {
-        /// The network.
+        /// The ExternalCIDR.
         network: Cidr,
-        /// How many addresses will be free again.
-        resting: usize,
-        /// Seconds until the first of them is.
+        /// The number of quarantined addresses.
+        quarantined: usize,
+        /// Seconds until the first of them expires.
         first: i64,
     },
-    /// There is no room for the names of more owners.
-    #[error("{0} clients have asked for the address of this endpoint already: no more can")]
+    /// The owners of a mapping are stored with it, so their number is limited.
+    #[error("the mapping of this endpoint has {0} owners, the maximum: unmap it for one of them")]
     TooManyOwners(usize),
     /// Addresses would not keep their host part.
     #[error(transparent)]
     WrongSize(#[from] Mismatch),
-    /// What stands for an endpoint is no address of the external network.
+    /// The address allocated to an endpoint is not in the ExternalCIDR.
     #[error(transparent)]
     NotExternal(#[from] NotInNetwork),
-    /// No network of that size is free.
+    /// No CIDR of that size is free.
     #[error(
-        "no network of the size of {wanted} is free in {pools}: add one to \
+        "no CIDR of the size of {wanted} is free in the pools {pools}: add a pool to \
          spec.network.additionalPools of the ClusterConfig{wait}",
         pools = list(.pools),
-        wait = or_wait(*.resting, *.first)
+        wait = or_wait(*.quarantined, *.first)
     )]
     NoRoom {
-        /// The network to remap.
+        /// The CIDR to translate.
         wanted: Cidr,
-        /// Where it was looked for.
+        /// The searched pools.
         pools: Vec<Cidr>,
-        /// How many names of peers that are gone will be free again.
-        resting: usize,
-        /// Seconds until the first of them is.
+        /// The number of quarantined CIDRs.
+        quarantined: usize,
+        /// Seconds until the first of them expires.
         first: i64,
     },
     /// The peer has changed its networks over and over.
     #[error(
-        "cluster {peer} has changed its networks too often: {resting} names that it had rest, the \
-         first for {first} s more"
+        "cluster {peer} has changed its networks too often: {quarantined} of its translated CIDRs \
+         are quarantined, the first expires in {first} s"
     )]
-    TooManyNames {
+    TooManyTranslatedCidrs {
         /// The peer.
         peer: ClusterId,
-        /// How many of its names rest.
-        resting: usize,
-        /// Seconds until the first of them has.
+        /// The number of its quarantined CIDRs.
+        quarantined: usize,
+        /// Seconds until the first of them expires.
         first: i64,
     },
-    /// The address is one of a peer that is gone, or is called otherwise now.
+    /// The address is in a translated CIDR that its peer has released.
     #[error(
-        "{ip} is nobody's any more: {name} was a network of cluster {peer}, and rests for {left} s \
-         more"
+        "{ip} is not in use any more: {cidr} belonged to cluster {peer} and is quarantined for \
+         another {left} s"
     )]
     PeerGone {
         /// The address.
         ip: IpAddr,
-        /// The network that it is in.
-        name: Cidr,
-        /// Who had it.
+        /// The quarantined CIDR that contains it.
+        cidr: Cidr,
+        /// The former peer.
         peer: ClusterId,
-        /// Seconds until another peer may have it.
+        /// Seconds until the quarantine ends.
         left: i64,
     },
 }
 
 impl IpamState {
-    /// The state that was stored. What can't be right any more, because the cluster's own
-    /// networks are others now or somebody edited it, is left out: its peering makes it anew.
+    /// Restores the stored state. Entries that are invalid, because this cluster's networks have
+    /// changed or an object was edited, are dropped: the controller of the peering recreates them.
     pub fn load(
         config: Config,
         storages: &[IpamStorage],
@@ -176,7 +174,7 @@ impl IpamState {
         now: Timestamp,
     ) -> Result<Self, IpamError> {
         let networks = storages.iter().find(|storage| storage.name_any() == NETWORKS);
-        let subnets = parts::subnets(storages);
+        let subnets = shards::subnets(storages);
         let stored = networks.and_then(|storage| storage.spec.external_cidr);
         let is_alone = subnets.is_empty();
         let external_cidr = match stored {
@@ -192,13 +190,13 @@ impl IpamState {
         let mut ipam = Self {
             config,
             clusters: BTreeMap::new(),
-            names: RestingNames::default(),
-            external: External::new(external_cidr),
+            quarantine: CidrQuarantine::default(),
+            external: ExternalAllocator::new(external_cidr),
             changes: Changes::default(),
         };
-        for (part, spec) in parts::found(storages) {
-            if let Part::Networks(cluster) = part {
-                ipam.names.restore(&cluster, spec, now);
+        for (shard, spec) in shards::found(storages) {
+            if let StorageShard::Networks(cluster) = shard {
+                ipam.quarantine.restore(&cluster, spec, now);
             }
         }
         for (cluster, subnets) in subnets {
@@ -209,39 +207,38 @@ impl IpamState {
         Ok(ipam)
     }
 
-    /// What was stored about endpoints. Those for clusters that are gone, and of those that are, begin
-    /// to rest.
+    /// Restores mapped endpoints. Endpoints of former peers, and mappings for them, are
+    /// quarantined.
     fn restore_endpoints(&mut self, storages: &[IpamStorage], now: Timestamp) {
-        let parts = parts::found(storages);
-        let latest = external::rested(now);
-        let mut resting = Vec::new();
-        for (part, spec) in parts {
+        let latest = external::quarantine_end(now);
+        let mut quarantined = Vec::new();
+        for (shard, spec) in shards::found(storages) {
             for (ip, mapping) in &spec.endpoint_mappings {
                 let known = mapping.cluster_mappings.iter();
                 let known = known.filter(|(cluster, _)| self.clusters.contains_key(*cluster));
                 let known = known.map(|(cluster, of)| (cluster.clone(), Owners::restore(of)));
                 let clusters: Vec<_> = known.collect();
                 if clusters.is_empty() {
-                    let rest = Rest { until: latest, after: part.cluster().clone() };
-                    resting.push((*ip, ExternalIp(mapping.ip), rest));
+                    let quarantine = Quarantine { until: latest, after: shard.cluster().clone() };
+                    quarantined.push((*ip, ExternalIp(mapping.ip), quarantine));
                 }
                 self.external.restore(*ip, ExternalIp(mapping.ip), clusters);
             }
-            for (external, rests) in &spec.resting {
-                let until = rests.until.0.min(latest);
-                let rest = Rest { until, after: part.cluster().clone() };
-                resting.push((rests.ip, ExternalIp(*external), rest));
+            for (external, stored) in &spec.quarantined_addresses {
+                let until = stored.until.0.min(latest);
+                let quarantine = Quarantine { until, after: shard.cluster().clone() };
+                quarantined.push((stored.ip, ExternalIp(*external), quarantine));
             }
         }
-        for (ip, external, rest) in resting {
-            self.external.restore_resting(ip, external, rest);
+        for (ip, external, quarantine) in quarantined {
+            self.external.restore_quarantined(ip, external, quarantine);
         }
-        let names: Vec<_> = self.names.all().map(|(_, name, _)| name).collect();
-        names.into_iter().for_each(|name| self.leave(name, now));
+        let cidrs: Vec<_> = self.quarantine.all().map(|(_, cidr, _)| cidr).collect();
+        cidrs.into_iter().for_each(|cidr| self.unmap_within(cidr, now));
     }
 
-    /// Other settings: they count for what is chosen from now on. A peer's network whose name is
-    /// reserved now gets another one when it is reserved the next time.
+    /// Changes the settings for later allocations. A translated CIDR that overlaps a newly reserved
+    /// one is replaced at the next call of [`Self::reserve`].
     pub fn configure(&mut self, config: Config) -> Result<(), IpamError> {
         let before = self.networks_storage();
         self.config = config;
@@ -250,7 +247,7 @@ impl IpamState {
         settled
     }
 
-    /// Chooses another external network where this one can't be it any more.
+    /// Chooses another ExternalCIDR if the settings do not allow the current one.
     fn settle_external(&mut self) -> Result<(), IpamError> {
         let is_alone = self.clusters.is_empty();
         if !pool::is_external(self.external_cidr(), &self.config, is_alone) {
@@ -259,48 +256,49 @@ impl IpamState {
         Ok(())
     }
 
-    /// Nobody uses the external network: what rests in it does so in the new one, where it is there.
+    /// Replaces an ExternalCIDR that no peer uses. Addresses in quarantine stay quarantined where
+    /// the new CIDR contains them.
     fn move_external(&mut self, network: Cidr) {
         self.changes.networks = true;
-        let before = std::mem::replace(&mut self.external, External::new(network));
-        for (part, external, given) in before.all() {
-            self.changes.parts.insert(part);
-            if let Some(rest) = &given.rest {
-                self.external.restore_resting(given.ip, external, rest.clone());
+        let before = std::mem::replace(&mut self.external, ExternalAllocator::new(network));
+        for (shard, external, allocation) in before.all() {
+            self.changes.shards.insert(shard);
+            if let Some(quarantine) = &allocation.quarantine {
+                self.external.restore_quarantined(allocation.ip, external, quarantine.clone());
             }
         }
     }
 
-    /// What was given from outside.
+    /// The settings.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The network from which endpoints that are no pods get their addresses.
+    /// The ExternalCIDR: endpoints that are not pods get their addresses from it.
     pub fn external_cidr(&self) -> Cidr {
         self.external.network()
     }
 
-    /// The networks of and for a peer.
+    /// The real and translated CIDRs of a peering.
     pub fn subnets(&self, cluster: &ClusterId) -> Option<&Subnets> {
         self.clusters.get(cluster)
     }
 
-    /// The peers that have networks here.
+    /// The peers with known CIDRs.
     pub fn clusters(&self) -> impl Iterator<Item = &ClusterId> {
         self.clusters.keys()
     }
 
-    /// So many may be asked for before what has changed is written.
+    /// Announces the size of a batch: the number of requests before the next write.
     pub fn expect(&mut self, count: usize) {
         self.external.expect(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// The objects that have to be written since the last time. They are written before anything
-    /// else is asked for.
+    /// The objects that have changed since the last call. The caller writes them before the next
+    /// request.
     pub fn take_changes(&mut self) -> Changes {
         let mut changes = std::mem::take(&mut self.changes);
-        changes.told.extend(changes.parts.iter().filter_map(Part::told));
+        changes.nat_mappings.extend(changes.shards.iter().filter_map(StorageShard::nat_mapping));
         changes
     }
 
@@ -315,20 +313,20 @@ impl IpamState {
         let (Some(pods), Some(external)) =
             (subnets.local_nat_pod_cidr, subnets.local_nat_external_cidr)
         else {
-            return Err(IpamError::NameUnknown(cluster.clone()));
+            return Err(IpamError::LocalTranslationUnknown(cluster.clone()));
         };
         Ok(Networks {
-            local_pods: NamedNetwork::from_nat(self.config.pod_cidr, pods)?,
-            local_external: NamedNetwork::from_nat(self.external_cidr(), external)?,
-            remote_pods: NamedNetwork::from_nat(remote_pod, subnets.remote_nat_pod_cidr)?,
-            remote_external: NamedNetwork::from_nat(
+            local_pods: CidrTranslation::from_nat(self.config.pod_cidr, pods)?,
+            local_external: CidrTranslation::from_nat(self.external_cidr(), external)?,
+            remote_pods: CidrTranslation::from_nat(remote_pod, subnets.remote_nat_pod_cidr)?,
+            remote_external: CidrTranslation::from_nat(
                 remote_external,
                 subnets.remote_nat_external_cidr,
             )?,
         })
     }
 
-    /// Everything that a name for a network of this peer must not overlap.
+    /// The CIDRs that a translated CIDR of this peer must not overlap.
     fn taken(&self, for_peer: &ClusterId, now: Timestamp) -> Taken {
         let own = [self.config.pod_cidr, self.config.service_cidr, self.external_cidr()];
         let mut taken = Taken::new(&own, &self.config.reserved);
@@ -336,7 +334,7 @@ impl IpamState {
             taken.extend(subnets.translated_pod_cidr());
             taken.extend(subnets.translated_external_cidr());
         }
-        taken.rest(self.names.of_others(for_peer, now));
+        taken.quarantine(self.quarantine.of_others(for_peer, now));
         taken
     }
 }
@@ -346,11 +344,12 @@ fn list(cidrs: &[Cidr]) -> String {
     texts.join(", ")
 }
 
-fn or_wait(names: usize, first: i64) -> String {
-    match names {
+fn or_wait(quarantined: usize, first: i64) -> String {
+    match quarantined {
         0 => String::new(),
         _ => format!(
-            ", or wait: {names} names of peers that are gone rest, the first for {first} s more"
+            ", or wait: {quarantined} CIDRs of former peers are quarantined, the first expires in \
+             {first} s"
         ),
     }
 }

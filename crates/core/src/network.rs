@@ -21,7 +21,7 @@ pub use self::gateway::Gateway;
 use crate::{
     peering::is_authenticated,
     replicate::{comes_from, goes_to},
-    translate::{Mismatch, NamedNetwork, nat},
+    translate::{CidrTranslation, Mismatch, nat},
     view::Request,
 };
 
@@ -158,8 +158,8 @@ impl<'a> Seen<'a> {
         wanted.status = Some(TunnelEndpointStatus {
             local_pod_cidr: Some(pods.real()),
             local_external_cidr: Some(external.real()),
-            local_nat_pod_cidr: Some(nat(pods.real(), pods.name())),
-            local_nat_external_cidr: Some(nat(external.real(), external.name())),
+            local_nat_pod_cidr: Some(nat(pods.real(), pods.translated())),
+            local_nat_external_cidr: Some(nat(external.real(), external.translated())),
             remote_nat_pod_cidr: Some(names.remote_nat_pod_cidr),
             remote_nat_external_cidr: Some(names.remote_nat_external_cidr),
             local_tunnel_public_ip: Some(ours.spec.endpoint_ip),
@@ -211,7 +211,7 @@ impl<'a> Seen<'a> {
     }
 
     /// What the peer calls this cluster's pods' and external networks, once it has said so.
-    fn named(&self, peer: &ClusterId) -> Result<Option<[NamedNetwork; 2]>, Mismatch> {
+    fn named(&self, peer: &ClusterId) -> Result<Option<[CidrTranslation; 2]>, Mismatch> {
         let (Some(config), Some(answer)) = (self.sent_config(peer), self.answer(peer)) else {
             return Ok(None);
         };
@@ -219,8 +219,8 @@ impl<'a> Seen<'a> {
             return Ok(None);
         };
         Ok(Some([
-            NamedNetwork::from_nat(config.spec.pod_cidr, pods)?,
-            NamedNetwork::from_nat(config.spec.external_cidr, external)?,
+            CidrTranslation::from_nat(config.spec.pod_cidr, pods)?,
+            CidrTranslation::from_nat(config.spec.external_cidr, external)?,
         ]))
     }
 

@@ -74,21 +74,23 @@ fn v4(cidr: tombolo_api::Cidr) -> Option<ipnet::Ipv4Net> {
 mod tests {
     use tombolo_api::{Cidr, ClusterId};
 
-    use crate::translate::{NamedNetwork, Networks};
+    use crate::translate::{CidrTranslation, Networks};
 
-    /// Networks from `[real, name on the other side]` of this cluster's pods and the other's.
+    /// Networks from `[real, translated]` PodCIDRs of this cluster and of the peer.
     pub(super) fn networks(local: [&str; 2], remote: [&str; 2]) -> Networks {
         let cidr = |text: &str| text.parse::<Cidr>().unwrap();
-        let named = |[real, name]: [&str; 2]| NamedNetwork::new(cidr(real), cidr(name)).unwrap();
+        let translation = |[real, translated]: [&str; 2]| {
+            CidrTranslation::new(cidr(real), cidr(translated)).unwrap()
+        };
         Networks {
-            local_pods: named(local),
-            local_external: named(["10.70.0.0/16", "10.71.0.0/16"]),
-            remote_pods: named(remote),
-            remote_external: named(["10.70.0.0/16", "10.81.0.0/16"]),
+            local_pods: translation(local),
+            local_external: translation(["10.70.0.0/16", "10.71.0.0/16"]),
+            remote_pods: translation(remote),
+            remote_external: translation(["10.70.0.0/16", "10.81.0.0/16"]),
         }
     }
 
-    /// A peer whose pods have the same addresses as ours.
+    /// A peer with the same PodCIDR.
     pub(super) fn milan() -> (ClusterId, Networks) {
         let pods = "10.244.0.0/16";
         ("milan".parse().unwrap(), networks([pods, "10.61.0.0/16"], [pods, "10.60.0.0/16"]))

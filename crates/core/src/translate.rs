@@ -1,20 +1,21 @@
-//! What an address is called on either side of a peering. Each cluster has a name for the other's
-//! networks; the host part is kept. Types keep real, translated and external addresses apart.
+//! Address translation between two peered clusters. Each cluster chooses translated CIDRs for the
+//! networks of the other; the host part of an address is kept. Types keep real, translated and
+//! external addresses apart.
 
 mod address;
+mod cidr_translation;
 mod location;
-mod named_network;
 mod networks;
 mod peers;
 mod rewrite;
 
 pub use self::{
     address::{ExternalIp, RealIp, TranslatedIp},
-    location::{Location, Pod},
-    named_network::{
-        Mismatch, NamedNetwork, NotInNetwork, TranslateError, first_host, map_ip_to_network, nat,
-        overlap, same_size,
+    cidr_translation::{
+        CidrTranslation, Mismatch, NotInNetwork, TranslateError, first_host, map_ip_to_network,
+        nat, overlap, same_size,
     },
+    location::{Location, Pod},
     networks::Networks,
     peers::PeerNetworks,
     rewrite::{Arrival, Destination, Mappings, Packet, Rewrites, Source},

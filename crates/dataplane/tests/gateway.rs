@@ -173,11 +173,11 @@ fn tunnel_endpoint(id: &str, peer: &Peer) -> Value {
         },
         "status": {
             "localPodCIDR": networks.local_pods.real(),
-            "localNATPodCIDR": networks.local_pods.name(),
-            "remoteNATPodCIDR": networks.remote_pods.name(),
+            "localNATPodCIDR": networks.local_pods.translated(),
+            "remoteNATPodCIDR": networks.remote_pods.translated(),
             "localExternalCIDR": networks.local_external.real(),
-            "localNATExternalCIDR": networks.local_external.name(),
-            "remoteNATExternalCIDR": networks.remote_external.name(),
+            "localNATExternalCIDR": networks.local_external.translated(),
+            "remoteNATExternalCIDR": networks.remote_external.translated(),
         },
     })
 }

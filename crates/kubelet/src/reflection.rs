@@ -1,12 +1,13 @@
-//! Reflection: what pods in a remote cluster need of their home namespace is there too, and
-//! follows. One flow for each kind, namespace and peer; home watches are shared between peers.
+//! Reflection: copies the Services, EndpointSlices, ConfigMaps and Secrets of offloaded namespaces
+//! to their twin namespaces. There is one flow per kind, namespace and peer. Peers share the
+//! watches of this cluster.
 
 mod addresses;
 mod channel;
 mod flow;
 mod home;
 mod kind;
-mod left;
+mod stale;
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -27,7 +28,7 @@ pub use home::Homes;
 
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Reflects to one peer, until the end is asked for. The home watches other peers share.
+/// Reflects to one peer until shutdown. `homes` are the watches shared with other peers.
 pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
     let address_service = address_service(&peer.home, peer.settings.ipam_mtls);
     run_with(peer, homes, address_service).await;
@@ -36,7 +37,7 @@ pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
 /// The same, with this address service.
 pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Channel) {
     let addresses = Arc::new(Addresses::new(peer.cluster.cluster_id.clone(), address_service));
-    let left = OnceCell::new();
+    let stale_found = OnceCell::new();
     let mut namespaces = peer.namespaces.clone();
     let mut flows: BTreeMap<(String, String), Vec<Task>> = BTreeMap::new();
     let work = async {
@@ -44,15 +45,15 @@ pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Chann
             let wanted = namespaces.borrow_and_update().clone();
             let is_gone = |pair: &(String, String)| wanted.get(&pair.0) != Some(&pair.1);
             for (pair, flows) in flows.extract_if(.., |pair, _| is_gone(pair)) {
-                // Once they have ended they use nothing any more.
+                // Ended flows use no addresses any more.
                 for flow in flows {
                     flow.stop().await;
                 }
-                addresses.leave(&pair.0);
+                addresses.remove_namespace(&pair.0);
             }
             for pair in wanted {
                 flows.entry(pair.clone()).or_insert_with(|| {
-                    info!(cluster = %peer.cluster.cluster_name, namespace = pair.0, to = pair.1, "reflecting");
+                    info!(cluster = %peer.cluster.cluster_name, namespace = pair.0, to = pair.1, "reflecting namespace");
                     vec![
                         start::<Services>(&peer, &homes, &addresses, &pair),
                         start::<EndpointSlices>(&peer, &homes, &addresses, &pair),
@@ -67,27 +68,29 @@ pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Chann
                         return;
                     }
                 }
-                never = give_back(&peer, &homes, &addresses, &left) => match never {},
+                never = unmap_unused(&peer, &homes, &addresses, &stale_found) => match never {},
             }
         }
     };
     peer.shutdown.or(work).await;
 }
 
-/// Gives back what an earlier process left, if that is not known yet, and what namespaces had that
-/// were left; then waits for ever.
-async fn give_back(
+/// Unmaps endpoints that an earlier process mapped or removed namespaces used, then waits forever.
+/// The former are searched once, recorded in `stale_found`.
+async fn unmap_unused(
     peer: &Peer,
     homes: &Homes,
     addresses: &Addresses,
-    left: &OnceCell<()>,
+    stale_found: &OnceCell<()>,
 ) -> Infallible {
-    while let Err(error) = left.get_or_try_init(|| left::find(peer, homes, addresses)).await {
-        warn!(retry_in = ?RETRY, "{}", Chain(&error));
+    let cluster = &peer.cluster.cluster_name;
+    while let Err(error) = stale_found.get_or_try_init(|| stale::find(peer, homes, addresses)).await
+    {
+        warn!(%cluster, error = %Chain(&error), retry_in = ?RETRY, "stale mappings not found");
         sleep(RETRY).await;
     }
-    while let Err(error) = addresses.give_back().await {
-        warn!(retry_in = ?RETRY, "{}", Chain(&error));
+    while let Err(error) = addresses.unmap_unused().await {
+        warn!(%cluster, error = %Chain(&error), retry_in = ?RETRY, "unused endpoints not unmapped");
         sleep(RETRY).await;
     }
     std::future::pending().await

@@ -56,7 +56,7 @@ async fn a_crash_loses_no_answered_mapping_and_leaves_no_other() {
     let bed = Testbed::builder("crashes").cluster(spec).start().await.expect("a control plane");
     let side = Side::new(bed.cluster("rome")).await;
     know_peers(&side, EXTERNAL).await;
-    want_pisa(&side).await;
+    request_peering_with_pisa(&side).await;
     let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
     let mut control = Control::start(&side, program, "one").await;
     prometheus_is_answered(&control).await;
@@ -85,8 +85,8 @@ async fn a_crash_loses_no_answered_mapping_and_leaves_no_other() {
         shared.count(),
         known.len()
     );
-    let told = async || told(&side).await;
-    eventually("NatMappings have all answered mappings", told, |told| *told == known).await;
+    let mappings = async || nat_mappings(&side).await;
+    eventually("NatMappings have all answered mappings", mappings, |it| *it == known).await;
     drop(control);
     assert_eq!(stored(&side).await, known, "the stored mappings are the answered ones");
     bed.remove().expect("it is removed");
@@ -345,7 +345,7 @@ fn is_lost(status: &Status) -> bool {
 
 /// Requests a peering: without it, this cluster would delete its NetworkConfig. A watch that starts
 /// later sees the request before any NetworkConfig.
-async fn want_pisa(side: &Side) {
+async fn request_peering_with_pisa(side: &Side) {
     side.tenant(PISA_NAMESPACE, PISA).await;
     let own = json!({
         "clusterID": side.settings.cluster_id, "clusterName": side.settings.cluster_name,
@@ -366,13 +366,13 @@ async fn peer_with_pisa(side: &Side) -> Cidr {
     side.put_in::<NetworkConfig>(PISA_NAMESPACE, "ours", ours).await;
     let answer = json!({ "processed": true, "podCIDRNAT": "None", "externalCIDRNAT": "None" });
     side.put_status_in::<NetworkConfig>(PISA_NAMESPACE, "ours", answer).await;
-    let name = |config: &NetworkConfig| config.status.as_ref().and_then(|it| it.pod_cidr_nat);
-    let is_answered = |config: &NetworkConfig| name(config).is_some();
+    let nat = |config: &NetworkConfig| config.status.as_ref().and_then(|it| it.pod_cidr_nat);
+    let is_answered = |config: &NetworkConfig| nat(config).is_some();
     let config = side.until_in::<NetworkConfig>(PISA_NAMESPACE, "theirs", is_answered).await;
-    let Some(NatCidr::Remapped(name)) = name(&config) else {
+    let Some(NatCidr::Remapped(translated)) = nat(&config) else {
         panic!("{PISA_PODS} belongs to another peer: {:?}", config.status);
     };
-    name
+    translated
 }
 
 async fn unpeer_from_pisa(side: &Side) {
@@ -392,7 +392,7 @@ async fn stored(side: &Side) -> Mapped {
     mapped
 }
 
-async fn told(side: &Side) -> Mapped {
+async fn nat_mappings(side: &Side) -> Mapped {
     let mappings = side.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
     let mut mapped = Mapped::new();
     for mapping in mappings {

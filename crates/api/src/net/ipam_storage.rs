@@ -82,13 +82,13 @@ pub struct IpamStorageSpec {
 
     /// Freed addresses of the ExternalCIDR in quarantine, not yet available to another endpoint.
     #[schemars(schema_with = "quarantined_addresses")]
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub resting: BTreeMap<IpAddr, QuarantinedAddress>,
+    #[serde(rename = "resting", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quarantined_addresses: BTreeMap<IpAddr, QuarantinedAddress>,
 
     /// Freed translated CIDRs of the peer in quarantine, not yet available to another peer.
     #[schemars(schema_with = "quarantined_cidrs")]
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub resting_subnets: BTreeMap<Cidr, QuarantinedCidr>,
+    #[serde(rename = "restingSubnets", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quarantined_cidrs: BTreeMap<Cidr, QuarantinedCidr>,
 
     /// The process that may write these objects.
     #[serde(skip_serializing_if = "Option::is_none")]

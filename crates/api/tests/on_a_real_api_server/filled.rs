@@ -162,7 +162,7 @@ pub fn ipam_storage() -> IpamStorage {
                 },
             )]
             .into(),
-            resting: [(
+            quarantined_addresses: [(
                 read("10.201.0.3"),
                 QuarantinedAddress {
                     ip: read("10.0.0.7"),
@@ -170,7 +170,7 @@ pub fn ipam_storage() -> IpamStorage {
                 },
             )]
             .into(),
-            resting_subnets: [(
+            quarantined_cidrs: [(
                 read("10.204.0.0/16"),
                 QuarantinedCidr {
                     of: read("10.200.0.0/16"),

@@ -1,4 +1,4 @@
-//! The authority of the address service, and the certificates that it gives.
+//! The certificate authority (CA) of the address service, and the certificates that it issues.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ const LIFE: Duration = DAY.saturating_mul(90);
 const RENEW: Duration = DAY.saturating_mul(30);
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(3650);
 const AUTHORITY_RENEW: Duration = DAY.saturating_mul(365);
-/// Clocks may differ.
-const EARLIER: Duration = Duration::from_secs(60 * 60);
+/// Certificates are valid from an hour ago, for clients whose clock is behind.
+const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
 
-/// Who a certificate is for.
+/// The use of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Server,
     Client,
 }
 
-/// Who gives certificates.
+/// The CA.
 pub(super) struct Authority {
     /// In PEM.
     certificate: String,
@@ -39,8 +39,8 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// The one in a Secret, if it can be used.
-    pub(super) fn of(secret: &Secret) -> Option<Self> {
+    /// Reads the CA from a Secret. `None` if it is unusable.
+    pub(super) fn from_secret(secret: &Secret) -> Option<Self> {
         let text = |key| {
             let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
             String::from_utf8(bytes.clone()).ok()
@@ -53,12 +53,12 @@ impl Authority {
         (is_its_key && read.is_ca()).then_some(authority)
     }
 
-    /// A new one.
-    pub(super) fn make(now: Timestamp) -> Result<Self, rcgen::Error> {
+    /// Generates a new CA.
+    pub(super) fn generate(now: Timestamp) -> Result<Self, rcgen::Error> {
         Self::with(KeyPair::generate()?, now)
     }
 
-    /// The same for longer: whoever trusts the one trusts the other.
+    /// Extends the validity. The key stays, so issued certificates stay valid.
     pub(super) fn renew(self, now: Timestamp) -> Result<Self, rcgen::Error> {
         Self::with(self.key, now)
     }
@@ -72,13 +72,13 @@ impl Authority {
         end.is_none_or(|end| end - now.as_second() < AUTHORITY_RENEW.as_secs().cast_signed())
     }
 
-    /// As it is stored.
+    /// The Secret with the CA.
     pub(super) fn secret(&self) -> Secret {
         let key = self.key.serialize_pem();
         secret(IPAM_AUTHORITY_SECRET, [(CERTIFICATE, self.certificate.clone()), (KEY, key)])
     }
 
-    /// A certificate and its key, as they are stored.
+    /// Issues a certificate. Returns the Secret with it and its key.
     pub(super) fn issue(&self, role: Role, now: Timestamp) -> Result<Secret, rcgen::Error> {
         let (key, issuer) = (KeyPair::generate()?, self.issuer()?);
         let signed: Certificate = role.params(now)?.signed_by(&key, &issuer)?;
@@ -90,8 +90,8 @@ impl Authority {
         Ok(secret(role.secret_name(), parts))
     }
 
-    /// Whether what is stored was given by this one, and lasts for a while.
-    pub(super) fn stands_for(&self, stored: &Secret, role: Role, now: Timestamp) -> bool {
+    /// Whether a stored certificate was issued by this CA and is not due for renewal.
+    pub(super) fn is_valid(&self, stored: &Secret, role: Role, now: Timestamp) -> bool {
         let data = stored.data.as_ref();
         let known = data.and_then(|data| data.get(AUTHORITY)).map(|ByteString(pem)| pem.as_slice());
         let (Ok(identity), Some(at)) = (Identity::of(stored), unix_time(now, RENEW)) else {
@@ -109,7 +109,8 @@ impl Authority {
         let mut params = params("liqo-ipam", now, AUTHORITY_LIFE);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        // With the same key there would be the same number.
+        // A renewed certificate must have a new serial number. By default it is derived from the
+        // key.
         params.serial_number = Some(SerialNumber::from(now.as_millisecond().unsigned_abs()));
         let certificate = params.self_signed(&key)?.pem();
         Ok(Self { certificate, key })
@@ -127,7 +128,7 @@ impl Authority {
 impl Role {
     pub(super) const ALL: [Self; 2] = [Self::Server, Self::Client];
 
-    /// The Secret that a certificate is kept in.
+    /// The name of the Secret with the certificate.
     pub(super) fn secret_name(self) -> &'static str {
         match self {
             Self::Server => IPAM_SERVER_SECRET,
@@ -157,7 +158,7 @@ fn params(name: &str, now: Timestamp, life: Duration) -> CertificateParams {
     params.distinguished_name.push(DnType::CommonName, name);
     let now =
         rcgen::date_time_ymd(1970, 1, 1) + now.duration_since(Timestamp::UNIX_EPOCH).unsigned_abs();
-    params.not_before = now - EARLIER;
+    params.not_before = now - CLOCK_SKEW;
     params.not_after = now + life;
     params
 }
@@ -191,46 +192,50 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_lasts_until_it_is_due() {
+    fn a_certificate_is_valid_until_it_is_due_for_renewal() {
         let now = Timestamp::now();
-        let authority = Authority::make(now).unwrap();
+        let authority = Authority::generate(now).unwrap();
         for role in Role::ALL {
             let issued = authority.issue(role, now).unwrap();
-            assert!(authority.stands_for(&issued, role, now), "{role:?}");
-            assert!(authority.stands_for(&issued, role, now + days(59)), "{role:?}");
-            assert!(!authority.stands_for(&issued, role, now + days(61)), "{role:?}");
+            assert!(authority.is_valid(&issued, role, now), "{role:?}");
+            assert!(authority.is_valid(&issued, role, now + days(59)), "{role:?}");
+            assert!(!authority.is_valid(&issued, role, now + days(61)), "{role:?}");
         }
         let server = authority.issue(Role::Server, now).unwrap();
-        assert!(!authority.stands_for(&server, Role::Client, now), "a server is no client");
+        assert!(
+            !authority.is_valid(&server, Role::Client, now),
+            "a server certificate is no client certificate"
+        );
     }
 
     #[test]
-    fn an_authority_is_renewed_and_stays_the_same() {
+    fn a_renewed_authority_accepts_earlier_certificates() {
         let now = Timestamp::now();
-        let authority = Authority::make(now).unwrap();
+        let authority = Authority::generate(now).unwrap();
         assert!(!authority.is_due(now + days(3280)));
         assert!(authority.is_due(now + days(3290)));
         let client = authority.issue(Role::Client, now).unwrap();
-        let stored = Authority::of(&authority.secret()).expect("it can be stored and read");
+        let stored =
+            Authority::from_secret(&authority.secret()).expect("it can be stored and read");
         let renewed = stored.renew(now + days(3290)).unwrap();
         assert!(!renewed.is_due(now + days(3290)));
-        // Who knows only the renewed one takes what the old one has given, and the other way round.
+        // A peer that knows only the renewed CA accepts a certificate issued before the renewal.
         let mut mixed = client;
         let known = renewed.certificate.clone().into_bytes();
         mixed.data.as_mut().unwrap().insert(AUTHORITY.into(), ByteString(known));
-        assert!(renewed.stands_for(&mixed, Role::Client, now));
-        let other = Authority::make(now).unwrap();
+        assert!(renewed.is_valid(&mixed, Role::Client, now));
+        let other = Authority::generate(now).unwrap();
         let known = other.certificate.clone().into_bytes();
         mixed.data.as_mut().unwrap().insert(AUTHORITY.into(), ByteString(known));
-        assert!(!other.stands_for(&mixed, Role::Client, now), "another one has given it");
+        assert!(!other.is_valid(&mixed, Role::Client, now), "issued by another CA");
     }
 
     #[test]
-    fn an_authority_with_another_key_is_none() {
+    fn an_authority_whose_key_does_not_match_is_unusable() {
         let now = Timestamp::now();
-        let mut secret = Authority::make(now).unwrap().secret();
+        let mut secret = Authority::generate(now).unwrap().secret();
         let key = KeyPair::generate().unwrap().serialize_pem().into_bytes();
         secret.data.as_mut().unwrap().insert(KEY.into(), ByteString(key));
-        assert!(Authority::of(&secret).is_none());
+        assert!(Authority::from_secret(&secret).is_none());
     }
 }

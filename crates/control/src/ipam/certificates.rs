@@ -1,5 +1,5 @@
-//! The certificates that the address service and its clients show each other: made, kept in Secrets,
-//! and renewed long before they end.
+//! Issues the certificates for mutual TLS between the address service and its clients, stores them
+//! in Secrets, and renews them long before they expire.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,13 +18,13 @@ use tracing::info;
 use super::authority::{Authority, Role};
 use crate::context::Context;
 
-/// How connections are secured, once that is known.
+/// The current TLS configuration of the server; `None` until the first certificate exists.
 pub type Tls = watch::Receiver<Option<Arc<ServerConfig>>>;
 
-/// Nothing has to be renewed sooner after it is due.
+/// How often to check for certificates that are due for renewal.
 const LOOK_AGAIN: Duration = Duration::from_secs(60 * 60);
 
-/// Keeps them until the end is asked for, and tells how to serve with them.
+/// Maintains the certificates until shutdown, and publishes the server's TLS configuration.
 pub async fn keep(context: Arc<Context>, serving: watch::Sender<Option<Arc<ServerConfig>>>) {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
     let mut observer = Observer::new();
@@ -36,18 +36,21 @@ pub async fn keep(context: Arc<Context>, serving: watch::Sender<Option<Arc<Serve
     observer.run("ipam-certificates", &context.shutdown, || keeper.reconcile()).await;
 }
 
-/// What could not be done.
+/// The action that failed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("read Secret {NAMESPACE}/{0}")]
     Read(&'static str, #[source] kube::Error),
     #[error("write Secret {NAMESPACE}/{0}")]
     Write(&'static str, #[source] kube::Error),
-    #[error("make the certificate in Secret {NAMESPACE}/{0}")]
+    #[error("issue the certificate in Secret {NAMESPACE}/{0}")]
     Make(&'static str, #[source] rcgen::Error),
-    #[error("what is made of Secret {NAMESPACE}/{IPAM_AUTHORITY_SECRET} can't be used: delete it")]
+    #[error(
+        "certificates issued by the CA in Secret {NAMESPACE}/{IPAM_AUTHORITY_SECRET} are not \
+         valid: delete the Secret, a new CA is generated"
+    )]
     Useless,
-    #[error("serve with Secret {NAMESPACE}/{0}")]
+    #[error("configure TLS with the certificate in Secret {NAMESPACE}/{0}")]
     Serve(&'static str, #[source] mutual_tls::Error),
 }
 
@@ -74,10 +77,10 @@ impl Keeper {
     async fn authority(&self, now: Timestamp) -> Result<Authority, Error> {
         let failed = |error| Error::Make(IPAM_AUTHORITY_SECRET, error);
         let stored = self.read(IPAM_AUTHORITY_SECRET).await?;
-        let authority = match stored.as_ref().and_then(Authority::of) {
+        let authority = match stored.as_ref().and_then(Authority::from_secret) {
             Some(authority) if !authority.is_due(now) => return Ok(authority),
             Some(authority) => authority.renew(now).map_err(failed)?,
-            None => Authority::make(now).map_err(failed)?,
+            None => Authority::generate(now).map_err(failed)?,
         };
         self.write(IPAM_AUTHORITY_SECRET, stored, authority.secret()).await?;
         Ok(authority)
@@ -92,11 +95,11 @@ impl Keeper {
         let name = role.secret_name();
         let stored = self.read(name).await?;
         match stored {
-            Some(secret) if authority.stands_for(&secret, role, now) => Ok(secret),
+            Some(secret) if authority.is_valid(&secret, role, now) => Ok(secret),
             stored => {
                 let issued =
                     authority.issue(role, now).map_err(|error| Error::Make(name, error))?;
-                if !authority.stands_for(&issued, role, now) {
+                if !authority.is_valid(&issued, role, now) {
                     return Err(Error::Useless);
                 }
                 self.write(name, stored, issued.clone()).await?;
@@ -109,7 +112,7 @@ impl Keeper {
         self.secrets.get_opt(name).await.map_err(|error| Error::Read(name, error))
     }
 
-    /// Over what was read: somebody who leads by now has written something else.
+    /// Replaces the version that was read: a new leader may have written the Secret meanwhile.
     async fn write(
         &self,
         name: &'static str,
@@ -125,7 +128,7 @@ impl Keeper {
             }
         };
         written.map_err(|error| Error::Write(name, error))?;
-        info!(secret = name, "a certificate is made");
+        info!(secret = name, namespace = NAMESPACE, "certificate issued");
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Which networks the address service may use: by the ClusterConfig, and by where the nodes are.
+//! The settings of the address service, from the ClusterConfig and the networks of the nodes.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,7 +20,7 @@ use tracing::warn;
 
 use super::Requests;
 
-/// The settings as they are now.
+/// Reads the current settings.
 pub(super) async fn read(client: &Client, settings: &Settings) -> kube::Result<Config> {
     let nodes: Api<Node> = Api::all(client.clone());
     let configs: Api<ClusterConfig> = Api::all(client.clone());
@@ -29,7 +29,7 @@ pub(super) async fn read(client: &Client, settings: &Settings) -> kube::Result<C
     Ok(combine(settings, nodes.iter().filter(|node| is_real(node)), config.as_ref()))
 }
 
-/// Tells the service whenever they change.
+/// Watches the settings and passes changes to the service, until shutdown.
 pub(super) async fn follow(
     watches: Watches,
     settings: Settings,
@@ -42,7 +42,7 @@ pub(super) async fn follow(
         return;
     }
     let mut known = None;
-    // Filled indexes have rung the bell.
+    // Filling the indexes counts as the first change.
     while shutdown.or(observer.changed()).await.is_some() {
         let (nodes, configs) = (nodes.state_filter(is_real), configs.state());
         let config =
@@ -51,9 +51,9 @@ pub(super) async fn follow(
             continue;
         }
         known = Some(config.clone());
-        // Not stored: it counts all the same, and is stored with what comes next.
+        // Settings that could not be stored apply all the same, and are stored with the next write.
         if let Ok(Err(error)) = requests.send(move |state, _| state.configure(config)).await {
-            warn!("the external network stays as it is: {error}");
+            warn!(%error, "ExternalCIDR not changed to fit the ClusterConfig");
         }
         requests.configured.send_replace(());
     }
@@ -80,7 +80,8 @@ fn is_real(node: &Node) -> bool {
     node.labels().get(TYPE_LABEL).is_none_or(|kind| kind != VIRTUAL_NODE)
 }
 
-/// Where a node is, and all networks of its pods: the cluster may have more than one.
+/// The networks of a node's addresses and its PodCIDRs, which may be outside of the cluster's
+/// PodCIDR.
 fn networks_of(node: &Node) -> impl Iterator<Item = Cidr> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let addresses = addresses.filter_map(|address| address.address.parse().ok()).map(node_network);

@@ -1,4 +1,4 @@
-//! Connections to the address service that have shown a certificate.
+//! Accepts TLS connections to the address service from clients with a certificate.
 
 use std::{
     io,
@@ -21,13 +21,14 @@ use tracing::{debug, warn};
 
 use super::certificates::Tls;
 
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How many may shake hands at a time.
-const GUESTS: usize = 256;
-/// For one, there are no more file descriptors.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Concurrent TLS handshakes.
+const MAX_HANDSHAKES: usize = 256;
+/// Pause after a failed accept, for example when the file descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Those that come to a listener; each with what is current when it comes.
+/// The connections of a listener, each with the TLS configuration that is current when it is
+/// accepted.
 pub(super) struct Incoming {
     arrivals: mpsc::Receiver<TlsStream<TcpStream>>,
     _accepting: Task,
@@ -51,36 +52,36 @@ impl Stream for Incoming {
 }
 
 async fn accept(listener: TcpListener, mut tls: Tls, arrived: mpsc::Sender<TlsStream<TcpStream>>) {
-    let mut guests = Tasks::new();
-    // Until then they wait.
+    let mut handshakes = Tasks::new();
+    // Until the first certificate exists, connections wait in the backlog.
     while tls.wait_for(Option::is_some).await.is_ok() {
         tokio::select! {
-            accepted = listener.accept(), if guests.len() < GUESTS => match accepted {
+            accepted = listener.accept(), if handshakes.len() < MAX_HANDSHAKES => match accepted {
                 Ok((stream, from)) => {
                     let Some(config) = tls.borrow().clone() else { continue };
                     let arrived = arrived.clone();
-                    guests.spawn("handshake of the address service", async move {
-                        match shake_hands(stream, config).await {
-                            // The server may have ended.
+                    handshakes.spawn("handshake of the address service", async move {
+                        match handshake(stream, config).await {
+                            // The server may have stopped.
                             Ok(stream) => drop(arrived.send(stream).await),
-                            Err(error) => debug!(%from, "the address service: {error}"),
+                            Err(error) => debug!(%from, %error, "TLS handshake failed"),
                         }
                     });
                 }
                 Err(error) => {
-                    warn!("accept connections to the address service: {error}");
+                    warn!(%error, retry_in = ?PAUSE, "connection to the address service not accepted");
                     sleep(PAUSE).await;
                 }
             },
-            Some(_) = guests.join_next() => {}
+            Some(_) = handshakes.join_next() => {}
         }
     }
 }
 
-async fn shake_hands(
+async fn handshake(
     stream: TcpStream,
     config: Arc<ServerConfig>,
 ) -> io::Result<TlsStream<TcpStream>> {
     stream.set_nodelay(true)?;
-    timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await?
+    timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await?
 }

@@ -1,5 +1,5 @@
-//! The task that owns what the address service knows. It does what it is asked for, as much at a time
-//! as there is, stores that, and only then answers.
+//! The task that owns the state of the address service. It handles requests in batches: it applies
+//! all waiting requests to the state, stores the changes, and only then answers.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use tracing::{debug, warn};
 
 use super::{
     Clock, StartError,
+    nat_mapping_writer::WriterEvent,
     store::{Store, StoreError, Stored},
-    teller::Turn,
 };
 
-/// Does something with the state, now, and says what to do when that is stored.
+/// Applies a request to the state. The returned function sends the answer.
 pub(super) type Request = Box<dyn FnOnce(&mut IpamState, Timestamp) -> Reply + Send>;
-/// Called with whether the state was stored.
+/// The argument is whether the state was stored.
 type Reply = Box<dyn FnOnce(bool) + Send>;
 
 const RELOAD_RETRY: Duration = Duration::from_millis(500);
-/// Those who were just answered are waited for, so that all share one write: until nobody has come
-/// for this long, but not for longer than a write takes.
+/// A batch waits for the next requests of the clients of the previous one, so that all share one
+/// write: until no request has come for this long, but at most as long as a write takes.
 const GATHER: Duration = Duration::from_millis(2);
-/// How many addresses that have rested are freed at a time, and how long after the first of them.
-const WAKE: usize = 1024;
-const WAKE_LATER: SignedDuration = SignedDuration::from_secs(10);
+/// Quarantined addresses to expire in one write, and the delay after the first expiry.
+const EXPIRE: usize = 1024;
+const EXPIRE_DELAY: SignedDuration = SignedDuration::from_secs(10);
 
 pub(super) struct Owner {
     state: IpamState,
@@ -37,24 +37,25 @@ pub(super) struct Owner {
     inbox: mpsc::Receiver<Request>,
     shutdown: Shutdown,
     clock: Clock,
-    /// How many may ask at once: those who were answered last, and who came meanwhile.
+    /// The expected size of the next batch: the size of the last one, and the requests that came
+    /// during its write.
     expected: usize,
     /// How long the last write took.
     took: Duration,
 }
 
-/// What there is to do.
+/// The next task.
 enum Due {
-    /// Somebody asks.
-    Asked(Request),
-    /// Addresses have rested, or nobody has to be kept any more from making an object.
-    Time,
-    /// The gateways are to be told something, or were.
-    Turn(Turn),
+    /// A request to answer.
+    Request(Request),
+    /// Quarantines or fences have expired.
+    Expiry,
+    /// An event of the NatMapping writer.
+    NatMappings(WriterEvent),
 }
 
 impl Owner {
-    /// Reads what is known.
+    /// Becomes the writer and reads the stored state.
     pub(super) async fn start(
         config: Config,
         mut store: Store,
@@ -70,55 +71,56 @@ impl Owner {
         &self.state
     }
 
-    /// Answers until the end is asked for, or until another process writes.
+    /// Answers until shutdown, or until another process is the writer.
     pub(super) async fn run(mut self) {
         let shutdown = self.shutdown.clone();
-        // Also after a panic: a leader that can't answer keeps those from it who could.
+        // Also after a panic: a leader that can't answer would block the other replicas.
         let _end = shutdown.ask_on_drop();
         while let Some(Some(due)) = shutdown.or(self.next()).await {
             let done = match due {
-                Due::Asked(first) => {
+                Due::Request(first) => {
                     let Some(requests) = shutdown.or(self.gather(first)).await else { break };
                     self.answer(requests).await
                 }
-                Due::Time => {
+                Due::Expiry => {
                     let now = (self.clock)();
-                    self.state.wake(now, WAKE);
+                    self.state.expire(now, EXPIRE);
                     self.store.write(&mut self.state, now).await
                 }
-                Due::Turn(Turn::Tell) => self.store.tell(&self.state).await,
-                Due::Turn(Turn::Told(outcome)) => outcome,
+                Due::NatMappings(WriterEvent::Due) => {
+                    self.store.start_nat_mapping_write(&self.state).await
+                }
+                Due::NatMappings(WriterEvent::Done(outcome)) => outcome,
             };
             if let Err(error) = done {
-                warn!("the addresses in use could not be stored: {}", Chain(&error));
+                warn!(error = %Chain(&error), "IpamStorages or NatMappings not written, reloading");
                 if shutdown.or(self.reload()).await != Some(true) {
                     return;
                 }
             }
         }
         if let Err(error) = self.store.close(&self.state).await {
-            debug!("the parts in use stay open: {}", Chain(&error));
+            debug!(error = %Chain(&error), "shards not closed, the next writer has to fence them");
         }
     }
 
-    /// Waits for something to do. Nothing when there is nobody who could ask.
+    /// Waits for the next task. `None` when all handles of the service are dropped.
     async fn next(&mut self) -> Option<Due> {
-        let left = self.next_time().map(|due| due.duration_since((self.clock)()));
+        let left = self.next_expiry().map(|due| due.duration_since((self.clock)()));
         Some(tokio::select! {
-            request = self.inbox.recv() => Due::Asked(request?),
-            () = pass(left) => Due::Time,
-            turn = self.store.turn() => Due::Turn(turn),
+            request = self.inbox.recv() => Due::Request(request?),
+            () = pass(left) => Due::Expiry,
+            event = self.store.next_event() => Due::NatMappings(event),
         })
     }
 
-    /// When there is something to do though nobody asks. It is the same moment however often others
-    /// ask meanwhile.
-    fn next_time(&self) -> Option<Timestamp> {
-        let rested = self.state.next_to_wake().map(|until| until + WAKE_LATER);
-        rested.into_iter().chain(self.store.fences_end(&self.state)).min()
+    /// When the next quarantine or fence expires. Requests in between do not postpone it.
+    fn next_expiry(&self) -> Option<Timestamp> {
+        let quarantine = self.state.next_expiry().map(|until| until + EXPIRE_DELAY);
+        quarantine.into_iter().chain(self.store.fences_end(&self.state)).min()
     }
 
-    /// Does what is asked for, stores it, and answers.
+    /// Applies a batch of requests, stores the changes, and answers.
     async fn answer(&mut self, requests: Vec<Request>) -> Result<(), StoreError> {
         let now = (self.clock)();
         self.state.expect(requests.len());
@@ -134,8 +136,8 @@ impl Owner {
         stored
     }
 
-    /// All that is asked for by now, and what those ask for who were just answered and ask again at
-    /// once.
+    /// Collects a batch: all waiting requests, and the next requests of clients that were just
+    /// answered.
     async fn gather(&mut self, first: Request) -> Vec<Request> {
         let mut requests = vec![first];
         let end = Instant::now() + self.took;
@@ -154,8 +156,8 @@ impl Owner {
         }
     }
 
-    /// What was not stored never was: starts again from what the API server has, unless another
-    /// process writes now.
+    /// Discards unwritten changes and reloads the state from the API server. Returns false if
+    /// another process is the writer now.
     async fn reload(&mut self) -> bool {
         loop {
             match load(self.state.config().clone(), &mut self.store, (self.clock)()).await {
@@ -164,10 +166,13 @@ impl Owner {
                     return true;
                 }
                 Err(StartError::Read(error @ StoreError::Deposed)) => {
-                    warn!("the address service ends: {error}");
+                    warn!(%error, "stopping the address service");
                     return false;
                 }
-                Err(error) => warn!("the addresses in use can't be read: {}", Chain(&error)),
+                Err(error) => warn!(
+                    error = %Chain(&error), retry_in = ?RELOAD_RETRY,
+                    "state of the address service not loaded"
+                ),
             }
             sleep(RELOAD_RETRY).await;
         }
@@ -179,12 +184,12 @@ async fn load(config: Config, store: &mut Store, now: Timestamp) -> Result<IpamS
     let mut state =
         IpamState::load(config, &storages, &mappings, now).map_err(StartError::External)?;
     store.write(&mut state, now).await.map_err(StartError::Write)?;
-    store.tell_all(&state).await.map_err(StartError::Write)?;
+    store.flush_nat_mappings(&state).await.map_err(StartError::Write)?;
     Ok(state)
 }
 
-/// Waits until this time has passed. When nothing is left of it, there is not even a sleep of no time:
-/// whoever asks would always come before.
+/// Waits for this time. If it is over, returns without a sleep: even a sleep of zero yields, so
+/// constant requests could delay it forever.
 async fn pass(left: Option<SignedDuration>) {
     match left.map(Duration::try_from) {
         Some(Ok(left)) => sleep(left).await,

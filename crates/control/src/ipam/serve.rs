@@ -1,4 +1,4 @@
-//! The gRPC server: the address service, whether it serves, and what it looks like.
+//! The gRPC server: the address service with health checks and server reflection.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,35 +16,35 @@ use tonic_health::{ServingStatus, server::health_reporter};
 
 use super::{AddressService, certificates::Tls, incoming::Incoming, service::Service};
 
-/// More than the largest batch takes.
+/// Bytes of a request. The largest batch is smaller.
 const MAX_MESSAGE: usize = 2 << 20;
-/// A client that is gone without a word is noticed.
+/// Keepalive interval, to detect dead clients.
 const PING: Duration = Duration::from_secs(30);
-/// How long those that are still asking are waited for in the end, and then what is still written.
+/// How long open requests may take after shutdown, and then the writes that are under way.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// The gRPC service ended too early.
+/// The gRPC server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Somebody else is there.
+    /// The address can't be bound.
     #[error("listen on {address} for the address service")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Nobody could ask what it serves.
-    #[error("read the description of the address service")]
+    /// The descriptors for server reflection are invalid.
+    #[error("read the descriptors of the address service")]
     Describe(#[from] tonic_reflection::server::Error),
-    /// It broke.
+    /// The server stopped before the shutdown.
     #[error("serve the address service")]
     Serve(#[source] tonic::transport::Error),
 }
 
 impl AddressService {
-    /// Answers over gRPC as long as this replica leads: whoever asks or, with `tls`, only those who
-    /// show a certificate.
+    /// Serves over gRPC while this replica leads: all clients or, with `tls`, only clients with a
+    /// certificate.
     pub async fn serve(
         self,
         address: SocketAddr,
@@ -57,7 +57,7 @@ impl AddressService {
         self.serve_on(listener, leading, tls).await
     }
 
-    /// The same, where somebody else listens already.
+    /// The same, on an existing listener.
     pub async fn serve_on(
         self,
         listener: TcpListener,
@@ -67,9 +67,9 @@ impl AddressService {
         let shutdown = leading.shutdown.clone();
         let (health, health_service) = health_reporter();
         health.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
-        let asked = shutdown.clone();
+        let until = shutdown.clone();
         let end = async move {
-            asked.asked().await;
+            until.asked().await;
             for service in ["", SERVICE_NAME] {
                 health.set_service_status(service, ServingStatus::NotServing).await;
             }
@@ -97,7 +97,7 @@ impl AddressService {
                 }
             }
         };
-        // Whoever watches the health would be served for ever.
+        // Health watches never end by themselves.
         let patience = async {
             shutdown.asked().await;
             sleep(DRAIN).await;

@@ -31,49 +31,49 @@ impl Service {
         Self { ipam, leading }
     }
 
-    /// What the state says, by the one who leads: one that was deposed neither begins to write nor
-    /// tells what may be old.
-    async fn ask<T: Send + 'static>(
+    /// Submits a request if this replica leads. Checks again before the answer: a former leader
+    /// must neither write nor return old state.
+    async fn submit<T: Send + 'static>(
         &self,
         act: impl FnOnce(&mut IpamState, Timestamp) -> T + Send + 'static,
     ) -> Result<T, Status> {
-        self.check_term()?;
-        let answer = self.ipam.ask(act).await.map_err(|error| status(&error));
-        self.check_term()?;
+        self.check_leading()?;
+        let answer = self.ipam.submit(act).await.map_err(|error| status(&error));
+        self.check_leading()?;
         answer
     }
 
-    fn check_term(&self) -> Result<(), Status> {
+    fn check_leading(&self) -> Result<(), Status> {
         match self.leading.is_over() {
-            true => Err(Status::unavailable("this replica does not lead any more: try again")),
+            true => Err(Status::unavailable("this replica is not the leader any more: try again")),
             false => Ok(()),
         }
     }
 
-    async fn one<T: Send + 'static>(&self, asked: Asked, act: Act<T>) -> Result<T, Status> {
-        let endpoint = parse(asked)?;
-        let answer = self.ask(move |state, now| answer(state, now, &endpoint, act)).await?;
+    async fn one<T: Send + 'static>(&self, raw: RawRequest, act: Act<T>) -> Result<T, Status> {
+        let endpoint = parse(raw)?;
+        let answer = self.submit(move |state, now| answer(state, now, &endpoint, act)).await?;
         answer.map_err(|error| refused(&error))
     }
 
-    /// All in one request to the owner of the state, so that they are stored together.
+    /// Submits a batch as one request to the owner of the state, so that it is stored together.
     async fn many<T: Send + 'static>(
         &self,
-        asked: impl ExactSizeIterator<Item = Asked>,
+        raw: impl ExactSizeIterator<Item = RawRequest>,
         act: Act<T>,
     ) -> Result<Vec<Result<T, Status>>, Status> {
-        if asked.len() > MAX_BATCH {
-            let why = format!("requests: {} are too many, {MAX_BATCH} may be", asked.len());
+        if raw.len() > MAX_BATCH {
+            let why = format!("requests: {} are too many, the maximum is {MAX_BATCH}", raw.len());
             return Err(Status::invalid_argument(why));
         }
-        let asked: Vec<_> = asked.map(parse).collect();
+        let raw: Vec<_> = raw.map(parse).collect();
         let all = move |state: &mut IpamState, now| {
-            let one = |asked: Result<Endpoint, Status>| {
-                answer(state, now, &asked?, act).map_err(|error| refused(&error))
+            let one = |raw: Result<Endpoint, Status>| {
+                answer(state, now, &raw?, act).map_err(|error| refused(&error))
             };
-            asked.into_iter().map(one).collect::<Vec<_>>()
+            raw.into_iter().map(one).collect::<Vec<_>>()
         };
-        self.ask(all).await
+        self.submit(all).await
     }
 }
 
@@ -81,13 +81,13 @@ impl Service {
 impl ipam_server::Ipam for Service {
     async fn map_endpoint_ip(&self, request: Request<MapRequest>) -> Answer<MapResponse> {
         let MapRequest { cluster_id, ip, owner } = request.into_inner();
-        let ip = self.one(Asked { cluster_id, ip, owner }, map).await?;
+        let ip = self.one(RawRequest { cluster_id, ip, owner }, map).await?;
         Ok(Response::new(MapResponse { ip }))
     }
 
     async fn unmap_endpoint_ip(&self, request: Request<UnmapRequest>) -> Answer<UnmapResponse> {
         let UnmapRequest { cluster_id, ip, owner } = request.into_inner();
-        self.one(Asked { cluster_id, ip, owner }, unmap).await?;
+        self.one(RawRequest { cluster_id, ip, owner }, unmap).await?;
         Ok(Response::new(UnmapResponse {}))
     }
 
@@ -97,13 +97,15 @@ impl ipam_server::Ipam for Service {
         let owner = parse_owner(owner)?;
         let after: Option<IpAddr> = match page_token.as_str() {
             "" => None,
-            token => Some(field("pageToken", token, |_, _| "it is from no answer".to_owned())?),
+            token => Some(field("pageToken", token, |_, _| {
+                "must be the nextPageToken of a previous answer".to_owned()
+            })?),
         };
         let list = move |state: &mut IpamState, _| match state.subnets(&cluster) {
             Some(_) => Ok(state.endpoints_of(&owner, &cluster, after, MAX_BATCH)),
             None => Err(IpamError::UnknownCluster(cluster)),
         };
-        let ips = self.ask(list).await?.map_err(|error| refused(&error))?;
+        let ips = self.submit(list).await?.map_err(|error| refused(&error))?;
         let last = ips.last().filter(|_| ips.len() == MAX_BATCH);
         let next_page_token = last.map(IpAddr::to_string).unwrap_or_default();
         let ips = ips.iter().map(IpAddr::to_string).collect();
@@ -115,7 +117,7 @@ impl ipam_server::Ipam for Service {
         request: Request<GetRemotePodIpRequest>,
     ) -> Answer<GetRemotePodIpResponse> {
         let GetRemotePodIpRequest { cluster_id, ip } = request.into_inner();
-        let remote_ip = self.one(Asked { cluster_id, ip, owner: None }, remote).await?;
+        let remote_ip = self.one(RawRequest { cluster_id, ip, owner: None }, remote).await?;
         Ok(Response::new(GetRemotePodIpResponse { remote_ip }))
     }
 
@@ -124,7 +126,7 @@ impl ipam_server::Ipam for Service {
         request: Request<GetHomePodIpRequest>,
     ) -> Answer<GetHomePodIpResponse> {
         let GetHomePodIpRequest { cluster_id, ip } = request.into_inner();
-        let home_ip = self.one(Asked { cluster_id, ip, owner: None }, home).await?;
+        let home_ip = self.one(RawRequest { cluster_id, ip, owner: None }, home).await?;
         Ok(Response::new(GetHomePodIpResponse { home_ip }))
     }
 
@@ -132,9 +134,10 @@ impl ipam_server::Ipam for Service {
         &self,
         request: Request<MapBatchRequest>,
     ) -> Answer<MapBatchResponse> {
-        let asked = request.into_inner().requests.into_iter();
-        let asked = asked.map(|it| Asked { cluster_id: it.cluster_id, ip: it.ip, owner: it.owner });
-        let results = self.many(asked, map).await?.into_iter().map(|result| {
+        let raw = request.into_inner().requests.into_iter();
+        let raw =
+            raw.map(|it| RawRequest { cluster_id: it.cluster_id, ip: it.ip, owner: it.owner });
+        let results = self.many(raw, map).await?.into_iter().map(|result| {
             let result = match result {
                 Ok(ip) => map_result::Result::Response(MapResponse { ip }),
                 Err(status) => map_result::Result::Failure(failure(&status)),
@@ -148,9 +151,10 @@ impl ipam_server::Ipam for Service {
         &self,
         request: Request<UnmapBatchRequest>,
     ) -> Answer<UnmapBatchResponse> {
-        let asked = request.into_inner().requests.into_iter();
-        let asked = asked.map(|it| Asked { cluster_id: it.cluster_id, ip: it.ip, owner: it.owner });
-        let results = self.many(asked, unmap).await?.into_iter().map(|result| {
+        let raw = request.into_inner().requests.into_iter();
+        let raw =
+            raw.map(|it| RawRequest { cluster_id: it.cluster_id, ip: it.ip, owner: it.owner });
+        let results = self.many(raw, unmap).await?.into_iter().map(|result| {
             let result = match result {
                 Ok(()) => unmap_result::Result::Response(UnmapResponse {}),
                 Err(status) => unmap_result::Result::Failure(failure(&status)),
@@ -165,9 +169,9 @@ impl ipam_server::Ipam for Service {
         request: Request<GetRemotePodIpBatchRequest>,
     ) -> Answer<GetRemotePodIpBatchResponse> {
         use get_remote_pod_ip_result::Result::{Failure, Response as Found};
-        let asked = request.into_inner().requests.into_iter();
-        let asked = asked.map(|it| Asked { cluster_id: it.cluster_id, ip: it.ip, owner: None });
-        let results = self.many(asked, remote).await?.into_iter().map(|result| {
+        let raw = request.into_inner().requests.into_iter();
+        let raw = raw.map(|it| RawRequest { cluster_id: it.cluster_id, ip: it.ip, owner: None });
+        let results = self.many(raw, remote).await?.into_iter().map(|result| {
             let result = match result {
                 Ok(remote_ip) => Found(GetRemotePodIpResponse { remote_ip }),
                 Err(status) => Failure(failure(&status)),
@@ -182,9 +186,9 @@ impl ipam_server::Ipam for Service {
         request: Request<GetHomePodIpBatchRequest>,
     ) -> Answer<GetHomePodIpBatchResponse> {
         use get_home_pod_ip_result::Result::{Failure, Response as Found};
-        let asked = request.into_inner().requests.into_iter();
-        let asked = asked.map(|it| Asked { cluster_id: it.cluster_id, ip: it.ip, owner: None });
-        let results = self.many(asked, home).await?.into_iter().map(|result| {
+        let raw = request.into_inner().requests.into_iter();
+        let raw = raw.map(|it| RawRequest { cluster_id: it.cluster_id, ip: it.ip, owner: None });
+        let results = self.many(raw, home).await?.into_iter().map(|result| {
             let result = match result {
                 Ok(home_ip) => Found(GetHomePodIpResponse { home_ip }),
                 Err(status) => Failure(failure(&status)),
@@ -195,27 +199,27 @@ impl ipam_server::Ipam for Service {
     }
 }
 
-/// Characters, more than a cluster id or an address has.
+/// Characters of a field in an error message. Cluster ids and addresses are shorter.
 const MAX_FIELD: usize = 80;
 
 type Answer<T> = Result<Response<T>, Status>;
 type Act<T> = fn(&mut IpamState, Timestamp, &Endpoint) -> Result<T, IpamError>;
 
-/// What is asked for, as it came.
-struct Asked {
+/// The unparsed fields of a request.
+struct RawRequest {
     cluster_id: String,
     ip: String,
     owner: Option<String>,
 }
 
-/// An endpoint, the cluster that it is, or is to be, reflected to, and who asks.
+/// An endpoint, the cluster to map it for, and the owner of the mapping.
 struct Endpoint {
     cluster: ClusterId,
     ip: IpAddr,
     owner: MappingOwner,
 }
 
-/// The answer to whatever may be asked for this cluster and this address.
+/// Checks cluster and address family, and applies a request.
 fn answer<T>(
     state: &mut IpamState,
     now: Timestamp,
@@ -244,10 +248,10 @@ fn home(state: &mut IpamState, _: Timestamp, it: &Endpoint) -> Result<String, Ip
     state.home_pod_ip(&it.cluster, it.ip).map(|ip| ip.to_string())
 }
 
-fn parse(asked: Asked) -> Result<Endpoint, Status> {
-    let cluster = field("clusterID", &asked.cluster_id, |_, error| format!("{error}"))?;
-    let ip: IpAddr = field("ip", &asked.ip, |text, _| format!("{text:?} is not an address"))?;
-    Ok(Endpoint { cluster, ip: ip.to_canonical(), owner: parse_owner(asked.owner)? })
+fn parse(raw: RawRequest) -> Result<Endpoint, Status> {
+    let cluster = field("clusterID", &raw.cluster_id, |_, error| format!("{error}"))?;
+    let ip: IpAddr = field("ip", &raw.ip, |text, _| format!("{text:?} is not an address"))?;
+    Ok(Endpoint { cluster, ip: ip.to_canonical(), owner: parse_owner(raw.owner)? })
 }
 
 fn parse_owner(owner: Option<String>) -> Result<MappingOwner, Status> {
@@ -259,7 +263,7 @@ fn field<T: FromStr<Err: Display>>(
     text: &str,
     why: impl Fn(&str, T::Err) -> String,
 ) -> Result<T, Status> {
-    // What is longer is wrong anyway, and an error has to fit into a header.
+    // Longer values are invalid anyway, and an error has to fit into a header.
     let end = text.char_indices().nth(MAX_FIELD).map_or(text.len(), |(end, _)| end);
     let text = &text[..end];
     text.parse().map_err(|error| Status::invalid_argument(format!("{name}: {}", why(text, error))))
@@ -278,13 +282,13 @@ fn refused(error: &IpamError) -> Status {
         | IpamError::NotMapped { .. }
         | IpamError::NotAPodThere { .. }
         | IpamError::PeerGone { .. } => Code::NotFound,
-        IpamError::NameUnknown(_) => Code::Unavailable,
+        IpamError::LocalTranslationUnknown(_) => Code::Unavailable,
         IpamError::NotAnEndpoint { .. } | IpamError::WrongSize(_) => Code::InvalidArgument,
         IpamError::NotExternal(_) => Code::Internal,
         IpamError::ExternalFull { .. }
         | IpamError::TooManyOwners(_)
         | IpamError::NoRoom { .. }
-        | IpamError::TooManyNames { .. } => Code::ResourceExhausted,
+        | IpamError::TooManyTranslatedCidrs { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
 }

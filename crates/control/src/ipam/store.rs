@@ -1,6 +1,7 @@
-//! What the address service knows, in the API server, and the right to write it. There is one writer
-//! at a time: every write says which version of an object it is about, and whoever begins to write
-//! first changes all that the one before may be writing to, so that those writes fail.
+//! The state of the address service in the API server. There is one writer at a time: every write
+//! has the version of the object as a precondition, and a new writer first fences off the former
+//! one. It changes the version of every object that the former writer may be writing to (its open
+//! shards), so that those writes fail.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,40 +14,40 @@ use tombolo_api::{
     ClusterId,
     net::{IpamStorage, IpamStorageSpec, NatMapping, NatMappingSpec, Writer},
 };
-use tombolo_core::ipam::{Changes, IpamState, NETWORKS, Part, Told, WRITER};
+use tombolo_core::ipam::{Changes, IpamState, NETWORKS, NatMappingShard, StorageShard, WRITER};
 use uuid::Uuid;
 
 use super::{
-    kept::Kept,
-    teller::{Teller, Turn},
+    nat_mapping_writer::{NatMappingWriter, WriterEvent},
+    owned_objects::OwnedObjects,
 };
 
-/// How many parts are written at a time.
-const AT_ONCE: usize = 64;
-/// How many parts stay open when another one is opened.
-const OPEN: usize = 32;
-/// How many parts are opened ahead, and since when that is worth while.
+/// Shards per batch of writes.
+const BATCH: usize = 64;
+/// Shards that stay open when another one is opened.
+const MAX_OPEN: usize = 32;
+/// Shards to open ahead, if the previous opening was less than [`FAST`] ago.
 const AHEAD: u32 = 16;
 const FAST: Duration = Duration::from_secs(1);
-/// How many NatMappings may be behind what is stored.
-const BEHIND: usize = 32;
+/// NatMappings that may differ from the stored state.
+const MAX_STALE: usize = 32;
 
-/// How long clusters without a peering are kept from having networks by a write of the one before.
-/// Nobody waits for an answer for longer than 15 s, no API server works on one for longer than 60 s.
-const FENCED: SignedDuration = SignedDuration::from_mins(3);
+/// How long empty shards of clusters without a peering are kept as fences against the former
+/// writer. Its requests time out after 15 s, and the API server ends them after 60 s.
+const FENCE: SignedDuration = SignedDuration::from_mins(3);
 
-/// It can't be read or written.
+/// The state could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The API server did not do it, or did not say so.
-    #[error("the API server")]
+    /// The request to the API server failed, or its outcome is unknown.
+    #[error("request to the API server")]
     Api(#[from] kube::Error),
-    /// Another process has begun to write.
-    #[error("another process writes the addresses in use now")]
+    /// Another process is the writer now.
+    #[error("another process has become the writer of IpamStorages and NatMappings")]
     Deposed,
-    /// This process stopped in the middle of a write.
-    #[error("a write was cut off")]
-    Cut,
+    /// The write task was aborted.
+    #[error("a write of NatMappings was interrupted")]
+    Interrupted,
 }
 
 impl StoreError {
@@ -57,24 +58,24 @@ impl StoreError {
 
 pub(super) struct Store {
     client: Client,
-    storages: Kept<IpamStorage>,
-    /// Of those it owes, the first part or another one is open.
-    teller: Teller,
-    /// This process, among all that ever write; nothing before it has begun to.
+    storages: OwnedObjects<IpamStorage>,
+    /// Of each pending NatMapping, at least one shard is open.
+    nat_mappings: NatMappingWriter,
+    /// The unique id of this writer; `None` before its first claim.
     holder: Option<String>,
-    /// What may be written to: the API server knows.
-    open: BTreeSet<Part>,
-    /// What the writer before this one may still want to make. As long as it is there, it can't.
-    fences: BTreeSet<Part>,
-    /// Until when it may, where there is no peering.
+    /// Shards that this writer may write to, as recorded in the API server.
+    open: BTreeSet<StorageShard>,
+    /// Shards that the former writer may still try to create. It can't while they exist.
+    fences: BTreeSet<StorageShard>,
+    /// When fences of clusters without a peering are deleted.
     fenced_until: Timestamp,
-    /// When parts were opened last.
+    /// When shards were last opened.
     opened: Instant,
-    /// How often this process has made sure that it is the only one.
+    /// The number of claims by this process.
     claims: u32,
 }
 
-/// All that is stored.
+/// All stored objects.
 pub(super) struct Stored {
     pub(super) storages: Vec<IpamStorage>,
     pub(super) mappings: Vec<NatMapping>,
@@ -84,8 +85,8 @@ impl Store {
     pub(super) fn new(client: &Client) -> Self {
         Self {
             client: client.clone(),
-            storages: Kept::new(client.clone()),
-            teller: Teller::new(Kept::new(client.clone())),
+            storages: OwnedObjects::new(client.clone()),
+            nat_mappings: NatMappingWriter::new(OwnedObjects::new(client.clone())),
             holder: None,
             open: BTreeSet::new(),
             fences: BTreeSet::new(),
@@ -95,8 +96,8 @@ impl Store {
         }
     }
 
-    /// Becomes the only writer, or makes sure that it still is, and reads all that is stored. From
-    /// then on nothing that was sent before can change it any more, by whomever.
+    /// Becomes the only writer, or verifies that it still is, and reads all stored objects. No
+    /// earlier request of any process can change them afterwards.
     pub(super) async fn claim(&mut self, now: Timestamp) -> Result<Stored, StoreError> {
         loop {
             match self.try_claim(now).await {
@@ -106,31 +107,31 @@ impl Store {
         }
     }
 
-    /// Writes what has changed in the state, but for what follows from it: the gateways are told of
-    /// that in their turn, or here where it is much.
+    /// Writes the changes of the state. NatMappings are only marked as stale, unless there are too
+    /// many of them.
     pub(super) async fn write(
         &mut self,
         state: &mut IpamState,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let Changes { networks, mut parts, told } = state.take_changes();
-        for peer in gone(&parts, state) {
-            parts.extend(self.left_of(&peer, state));
-            self.teller.note_all_of(peer);
+        let Changes { networks, mut shards, nat_mappings } = state.take_changes();
+        for peer in gone(&shards, state) {
+            shards.extend(self.leftover_shards(&peer, state));
+            self.nat_mappings.mark_peer_stale(peer);
         }
-        parts.extend(self.lift_fences(state, now));
-        let parts: Vec<Part> = parts.into_iter().collect();
-        for some in parts.chunks(AT_ONCE) {
-            self.write_parts(state, some).await?;
+        shards.extend(self.lift_fences(state, now));
+        let shards: Vec<StorageShard> = shards.into_iter().collect();
+        for batch in shards.chunks(BATCH) {
+            self.write_shards(state, batch).await?;
         }
-        let told: Vec<Told> = told.into_iter().collect();
-        for some in told.chunks(BEHIND) {
-            if self.teller.behind() + some.len() > BEHIND {
-                self.tell_all(state).await?;
+        let nat_mappings: Vec<NatMappingShard> = nat_mappings.into_iter().collect();
+        for batch in nat_mappings.chunks(MAX_STALE) {
+            if self.nat_mappings.stale_count() + batch.len() > MAX_STALE {
+                self.flush_nat_mappings(state).await?;
             }
-            self.teller.note(some.iter().cloned());
+            self.nat_mappings.mark_stale(batch.iter().cloned());
         }
-        // At last: the networks of peers may have been in it, too.
+        // Last: in earlier versions this object also had the CIDRs of peers, now in the shards.
         if networks {
             let spec = state.networks_storage();
             self.storages.write(vec![(NETWORKS.to_owned(), Some(spec))]).await?;
@@ -138,83 +139,96 @@ impl Store {
         Ok(())
     }
 
-    /// Until when there are objects of clusters without a peering, only to keep others from making them.
+    /// When the next fences can be deleted, if any belong to clusters without a peering.
     pub(super) fn fences_end(&self, state: &IpamState) -> Option<Timestamp> {
-        let is_peer = |part: &Part| state.subnets(part.cluster()).is_some();
+        let is_peer = |shard: &StorageShard| state.subnets(shard.cluster()).is_some();
         let is_all_peers = self.fences.iter().all(is_peer);
         (!is_all_peers).then_some(self.fenced_until)
     }
 
-    /// Nobody has to be kept any more from making these, which have no peering and are there.
-    fn lift_fences(&mut self, state: &IpamState, now: Timestamp) -> Vec<Part> {
+    /// Removes expired fences. Returns the shards of clusters without a peering that still exist.
+    fn lift_fences(&mut self, state: &IpamState, now: Timestamp) -> Vec<StorageShard> {
         if now < self.fenced_until {
             return Vec::new();
         }
-        let is_over = |part: &Part| state.subnets(part.cluster()).is_none();
+        let is_over = |shard: &StorageShard| state.subnets(shard.cluster()).is_none();
         let lifted = self.fences.extract_if(.., is_over);
-        lifted.filter(|part| self.storages.knows(&part.storage())).collect()
+        lifted.filter(|shard| self.storages.knows(&shard.storage())).collect()
     }
 
-    /// What is there of a peer that is gone, though nothing is in it.
-    fn left_of(&self, peer: &ClusterId, state: &IpamState) -> Vec<Part> {
-        let parts = self.storages.names().filter_map(Part::from_storage);
-        let of_peer = parts.filter(|part| part.cluster() == peer);
-        of_peer.filter(|part| state.storage(part).is_none()).collect()
+    /// The existing empty shards of a former peer.
+    fn leftover_shards(&self, peer: &ClusterId, state: &IpamState) -> Vec<StorageShard> {
+        let shards = self.storages.names().filter_map(StorageShard::from_storage);
+        let of_peer = shards.filter(|shard| shard.cluster() == peer);
+        of_peer.filter(|shard| state.storage(shard).is_none()).collect()
     }
 
-    async fn write_parts(&mut self, state: &IpamState, parts: &[Part]) -> Result<(), StoreError> {
-        self.open(parts).await?;
-        let is_peer = |part: &Part| state.subnets(part.cluster()).is_some();
-        let stays = |part: &Part| {
-            self.fences.contains(part) && (matches!(part, Part::Networks(_)) || is_peer(part))
+    async fn write_shards(
+        &mut self,
+        state: &IpamState,
+        shards: &[StorageShard],
+    ) -> Result<(), StoreError> {
+        self.open(shards).await?;
+        let is_peer = |shard: &StorageShard| state.subnets(shard.cluster()).is_some();
+        let stays = |shard: &StorageShard| {
+            self.fences.contains(shard)
+                && (matches!(shard, StorageShard::Networks(_)) || is_peer(shard))
         };
-        let storages = parts.iter().map(|part| {
-            let empty = || stays(part).then(IpamStorageSpec::default);
-            (part.storage(), state.storage(part).or_else(empty))
+        let storages = shards.iter().map(|shard| {
+            let empty = || stays(shard).then(IpamStorageSpec::default);
+            (shard.storage(), state.storage(shard).or_else(empty))
         });
         self.storages.write(storages.collect()).await
     }
 
-    /// Waits until the gateways are to be told something, or were. Whoever stops waiting misses
-    /// nothing.
-    pub(super) async fn turn(&mut self) -> Turn {
-        self.teller.turn().await
+    /// Waits for the next event of the NatMapping writer. Cancel safe.
+    pub(super) async fn next_event(&mut self) -> WriterEvent {
+        self.nat_mappings.next_event().await
     }
 
-    /// Begins to tell the gateways what they do not know yet.
-    pub(super) async fn tell(&mut self, state: &IpamState) -> Result<(), StoreError> {
-        let told = self.teller.take();
-        let is_open =
-            |told: &&Told| self.open.iter().any(|part| part.told().as_ref() == Some(told));
-        let closed: Vec<Part> =
-            told.iter().filter(|told| !is_open(told)).map(Told::first).collect();
+    /// Starts to write the stale NatMappings.
+    pub(super) async fn start_nat_mapping_write(
+        &mut self,
+        state: &IpamState,
+    ) -> Result<(), StoreError> {
+        let stale = self.nat_mappings.take();
+        let is_open = |stale: &&NatMappingShard| {
+            self.open.iter().any(|shard| shard.nat_mapping().as_ref() == Some(stale))
+        };
+        let closed: Vec<StorageShard> = stale
+            .iter()
+            .filter(|stale| !is_open(stale))
+            .map(NatMappingShard::first_shard)
+            .collect();
         self.open(&closed).await?;
-        let fenced: BTreeSet<Told> = self.fences.iter().filter_map(Part::told).collect();
-        let changes = told.into_iter().map(|told| {
-            let stays = fenced.contains(&told) && state.subnets(told.cluster()).is_some();
-            let empty = || stays.then(|| nothing_mapped(&told));
-            (told.name(), state.nat_mapping(&told).or_else(empty))
+        let fenced: BTreeSet<NatMappingShard> =
+            self.fences.iter().filter_map(StorageShard::nat_mapping).collect();
+        let changes = stale.into_iter().map(|shard| {
+            let stays = fenced.contains(&shard) && state.subnets(shard.cluster()).is_some();
+            let empty = || stays.then(|| empty_nat_mapping(&shard));
+            (shard.name(), state.nat_mapping(&shard).or_else(empty))
         });
-        self.teller.begin(changes.collect());
+        self.nat_mappings.start_write(changes.collect());
         Ok(())
     }
 
-    /// Tells the gateways all that they do not know yet.
-    pub(super) async fn tell_all(&mut self, state: &IpamState) -> Result<(), StoreError> {
-        while self.teller.is_behind() {
-            match self.teller.turn_now().await {
-                Turn::Tell => self.tell(state).await?,
-                Turn::Told(outcome) => outcome?,
+    /// Writes all stale NatMappings and waits until they are written.
+    pub(super) async fn flush_nat_mappings(&mut self, state: &IpamState) -> Result<(), StoreError> {
+        while self.nat_mappings.has_pending() {
+            match self.nat_mappings.next_event_now().await {
+                WriterEvent::Due => self.start_nat_mapping_write(state).await?,
+                WriterEvent::Done(outcome) => outcome?,
             }
         }
         Ok(())
     }
 
-    /// Nothing is written any more: the next one has nothing to keep from it.
+    /// Ends writing: flushes the NatMappings and closes all shards, so that the next writer has
+    /// nothing to fence.
     pub(super) async fn close(&mut self, state: &IpamState) -> Result<(), StoreError> {
-        self.tell_all(state).await?;
+        self.flush_nat_mappings(state).await?;
         self.open.clear();
-        self.say_who_writes(self.holder.clone()).await
+        self.record_writer(self.holder.clone()).await
     }
 
     async fn try_claim(&mut self, now: Timestamp) -> Result<Stored, StoreError> {
@@ -227,37 +241,40 @@ impl Store {
         };
         self.claims += 1;
         self.open = before.open.iter().filter_map(|name| name.parse().ok()).collect();
-        self.say_who_writes(Some(holder.clone())).await?;
-        // Not before: who never was the one can't have been deposed.
+        self.record_writer(Some(holder.clone())).await?;
+        // Not earlier: a process that never was the writer can't be deposed.
         self.holder = Some(holder);
 
-        let mut mappings = Kept::new(self.client.clone());
+        let mut mappings = OwnedObjects::new(self.client.clone());
         let mut stored =
             Stored { storages: self.storages.read().await?, mappings: mappings.read().await? };
         let mark = format!("{}/{}", self.holder.as_deref().unwrap_or_default(), self.claims);
-        for part in &self.open {
-            if !self.storages.knows(&part.storage()) {
-                stored.storages.push(IpamStorage::new(&part.storage(), IpamStorageSpec::default()));
+        for shard in &self.open {
+            if !self.storages.knows(&shard.storage()) {
+                stored
+                    .storages
+                    .push(IpamStorage::new(&shard.storage(), IpamStorageSpec::default()));
             }
         }
-        let told: BTreeSet<Told> = self.open.iter().filter_map(Part::told).collect();
-        for told in told.iter().filter(|told| !mappings.knows(&told.name())) {
-            stored.mappings.push(NatMapping::new(&told.name(), nothing_mapped(told)));
+        let nat_mappings: BTreeSet<NatMappingShard> =
+            self.open.iter().filter_map(StorageShard::nat_mapping).collect();
+        for shard in nat_mappings.iter().filter(|shard| !mappings.knows(&shard.name())) {
+            stored.mappings.push(NatMapping::new(&shard.name(), empty_nat_mapping(shard)));
         }
         let open: BTreeSet<_> =
-            self.open.iter().map(Part::storage).chain([NETWORKS.into()]).collect();
+            self.open.iter().map(StorageShard::storage).chain([NETWORKS.into()]).collect();
         self.storages.touch(&stored.storages, &open, &mark).await?;
-        let open: BTreeSet<_> = told.iter().map(Told::name).collect();
+        let open: BTreeSet<_> = nat_mappings.iter().map(NatMappingShard::name).collect();
         mappings.touch(&stored.mappings, &open, &mark).await?;
         self.confirm().await?;
-        self.teller = Teller::new(mappings);
+        self.nat_mappings = NatMappingWriter::new(mappings);
         self.fences.extend(self.open.iter().cloned());
-        self.fenced_until = now + FENCED;
+        self.fenced_until = now + FENCE;
         Ok(stored)
     }
 
-    /// Nobody has begun to write while this one did: whoever begins later gives all that is open yet
-    /// another version.
+    /// Verifies that no other process has claimed meanwhile. A later claim changes the versions of
+    /// all open shards again.
     async fn confirm(&mut self) -> Result<(), StoreError> {
         let found = self.storages.get(WRITER).await?;
         let writer = found.and_then(|storage| storage.spec.writer).unwrap_or_default();
@@ -265,47 +282,48 @@ impl Store {
         if is_it { Ok(()) } else { Err(StoreError::Deposed) }
     }
 
-    /// Before parts are written to, the API server knows that they may be. Addresses are given one
-    /// after the other: where new parts follow each other fast, some are opened at once.
-    async fn open(&mut self, parts: &[Part]) -> Result<(), StoreError> {
-        if parts.iter().all(|part| self.open.contains(part)) {
+    /// Records shards as open, before the first write to them. Addresses are allocated in order, so
+    /// when new shards follow each other fast, some are opened ahead.
+    async fn open(&mut self, shards: &[StorageShard]) -> Result<(), StoreError> {
+        if shards.iter().all(|shard| self.open.contains(shard)) {
             return Ok(());
         }
-        if self.open.len() + parts.len() > OPEN {
-            let teller = &self.teller;
-            self.open.retain(|part| part.told().is_some_and(|told| teller.owes(&told)));
+        if self.open.len() + shards.len() > MAX_OPEN {
+            let nat_mappings = &self.nat_mappings;
+            let is_pending = |shard: &NatMappingShard| nat_mappings.is_pending(shard);
+            self.open.retain(|shard| shard.nat_mapping().as_ref().is_some_and(is_pending));
         }
-        self.open.extend(parts.iter().cloned());
+        self.open.extend(shards.iter().cloned());
         if self.opened.elapsed() < FAST {
-            let new = parts.iter().filter(|part| !self.storages.knows(&part.storage()));
-            self.open.extend(new.flat_map(|part| part.following(AHEAD)));
+            let new = shards.iter().filter(|shard| !self.storages.knows(&shard.storage()));
+            self.open.extend(new.flat_map(|shard| shard.following(AHEAD)));
         }
         self.opened = Instant::now();
-        self.say_who_writes(self.holder.clone()).await
+        self.record_writer(self.holder.clone()).await
     }
 
-    async fn say_who_writes(&mut self, holder: Option<String>) -> Result<(), StoreError> {
+    async fn record_writer(&mut self, holder: Option<String>) -> Result<(), StoreError> {
         let writer = Writer {
             holder: holder.unwrap_or_default(),
             claims: self.claims,
-            open: self.open.iter().map(Part::to_string).collect(),
+            open: self.open.iter().map(StorageShard::to_string).collect(),
         };
         let spec = IpamStorageSpec { writer: Some(writer), ..IpamStorageSpec::default() };
         self.storages.write(vec![(WRITER.to_owned(), Some(spec))]).await
     }
 }
 
-/// The peers whose networks are to be forgotten.
-fn gone(changed: &BTreeSet<Part>, state: &IpamState) -> Vec<ClusterId> {
-    let networks = changed.iter().filter_map(|part| match part {
-        Part::Networks(peer) => Some(peer),
-        Part::Endpoints(..) => None,
+/// The former peers among the changed shards.
+fn gone(changed: &BTreeSet<StorageShard>, state: &IpamState) -> Vec<ClusterId> {
+    let networks = changed.iter().filter_map(|shard| match shard {
+        StorageShard::Networks(peer) => Some(peer),
+        StorageShard::Endpoints(..) => None,
     });
     networks.filter(|peer| state.subnets(peer).is_none()).cloned().collect()
 }
 
-fn nothing_mapped(told: &Told) -> NatMappingSpec {
-    NatMappingSpec { cluster_id: told.cluster().clone(), cluster_mappings: BTreeMap::new() }
+fn empty_nat_mapping(shard: &NatMappingShard) -> NatMappingSpec {
+    NatMappingSpec { cluster_id: shard.cluster().clone(), cluster_mappings: BTreeMap::new() }
 }
 
 #[cfg(test)]

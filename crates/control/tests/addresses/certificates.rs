@@ -1,5 +1,5 @@
-//! The address service with certificates: who has one of this cluster is answered, nobody else, and
-//! what is renewed is taken up.
+//! The address service with mutual TLS: only clients with a certificate of this cluster's CA are
+//! accepted, and renewed certificates are used.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -28,13 +28,13 @@ use tonic::{
 use crate::side::{Side, cidr};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_who_shows_a_certificate_is_answered() {
+async fn only_clients_with_a_certificate_are_accepted() {
     let (rome, _alone) = Side::alone("rome").await;
     let (address, end) = serve(&rome).await;
     let own = rome.until_in::<Secret>(NAMESPACE, IPAM_CLIENT_SECRET, |_| true).await;
 
     let known = Identity::of(&own).unwrap().client().unwrap();
-    assert_eq!(ask(secured(address, known)).await.unwrap(), "10.20.0.1");
+    assert_eq!(home_ip(secured(address, known)).await.unwrap(), "10.20.0.1");
 
     let plain = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
     assert_is_refused(plain).await;
@@ -51,25 +51,25 @@ async fn only_who_shows_a_certificate_is_answered() {
         config.alpn_protocols = vec![b"h2".to_vec()];
         config
     };
-    let nobody = with_h2(builder().with_no_client_auth());
-    assert_is_refused(secured(address, nobody)).await;
+    let no_certificate = with_h2(builder().with_no_client_auth());
+    assert_is_refused(secured(address, no_certificate)).await;
 
-    // Another authority says that it is a client.
+    // A client certificate of another CA.
     let (chain, key) = of_another_authority();
     let other = with_h2(builder().with_client_auth_cert(vec![chain], key).unwrap());
     assert_is_refused(secured(address, other)).await;
 
-    // A server of another authority is not believed.
+    // A client with another CA does not trust the server.
     let mut wrong = own.clone();
     let pem = rcgen::generate_simple_self_signed([ipam_host()]).unwrap().cert.pem();
     wrong.data.as_mut().unwrap().insert("ca.crt".into(), ByteString(pem.into_bytes()));
-    let distrustful = Identity::of(&wrong).unwrap().client().unwrap();
-    assert_is_refused(secured(address, distrustful)).await;
+    let other_ca = Identity::of(&wrong).unwrap().client().unwrap();
+    assert_is_refused(secured(address, other_ca)).await;
     end.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_renewed_and_taken_up() {
+async fn a_certificate_is_renewed_and_used() {
     let (rome, _alone) = Side::alone("rome").await;
     let (address, end) = serve(&rome).await;
     let stored = async |name: &'static str| rome.get_in::<Secret>(NAMESPACE, name).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_certificate_is_renewed_and_taken_up() {
     let first = shown(address, &stored(IPAM_CLIENT_SECRET).await).await.unwrap();
     assert_eq!(first, certificate(&stored(IPAM_SERVER_SECRET).await, "tls.crt"));
 
-    // Both end soon: they are replaced, the authority stays.
+    // Both expire soon: they are replaced, the CA stays.
     let authority = stored(IPAM_AUTHORITY_SECRET).await;
     for name in [IPAM_SERVER_SECRET, IPAM_CLIENT_SECRET] {
         let soon = ends_soon(&authority);
@@ -90,7 +90,7 @@ async fn a_certificate_is_renewed_and_taken_up() {
     assert_ne!(wanted, first);
     is_served(&rome, address, &wanted).await;
 
-    // Without its authority all is made anew.
+    // Without the CA, the CA and all certificates are replaced.
     rome.delete_in::<Secret>(NAMESPACE, IPAM_AUTHORITY_SECRET).await;
     let old = certificate(&authority, "tls.crt");
     for name in [IPAM_SERVER_SECRET, IPAM_CLIENT_SECRET] {
@@ -101,7 +101,7 @@ async fn a_certificate_is_renewed_and_taken_up() {
     end.ask();
 }
 
-/// The address service, which knows turin, with certificates.
+/// The address service with mutual TLS, with turin as a peer.
 async fn serve(rome: &Side) -> (SocketAddr, Shutdown) {
     let shutdown = Shutdown::new();
     let context = Arc::new(rome.context(&shutdown));
@@ -116,14 +116,14 @@ async fn serve(rome: &Side) -> (SocketAddr, Shutdown) {
     (address, shutdown)
 }
 
-async fn ask(channel: Channel) -> Result<String, Status> {
+async fn home_ip(channel: Channel) -> Result<String, Status> {
     let request = GetHomePodIpRequest { cluster_id: "id-of-turin".into(), ip: "10.20.0.1".into() };
     Ok(IpamClient::new(channel).get_home_pod_ip(request).await?.into_inner().home_ip)
 }
 
-/// It is the connection that breaks, not the service that says no.
+/// The connection fails, not the request.
 async fn assert_is_refused(channel: Channel) {
-    let said = ask(channel).await.expect_err("it has no business here");
+    let said = home_ip(channel).await.expect_err("the connection fails");
     let source = std::error::Error::source(&said);
     let broken = source.and_then(|source| source.downcast_ref::<tonic::transport::Error>());
     assert!(broken.is_some(), "{said:?}");
@@ -147,7 +147,7 @@ async fn connect(
     TlsConnector::from(config).connect(name, stream).await
 }
 
-/// The certificate that the server shows to a client with this one.
+/// The server's certificate, as seen by a client with this certificate.
 async fn shown(address: SocketAddr, client: &Secret) -> io::Result<CertificateDer<'static>> {
     let config = Identity::of(client).unwrap().client().unwrap();
     let stream = connect(address, Arc::new(config)).await?;
@@ -155,16 +155,16 @@ async fn shown(address: SocketAddr, client: &Secret) -> io::Result<CertificateDe
     Ok(all[0].clone().into_owned())
 }
 
-/// Waits until a client that looks for its certificate anew is answered with this one.
+/// Waits until the server uses this certificate, as seen by a client with its current certificate.
 async fn is_served(rome: &Side, address: SocketAddr, wanted: &CertificateDer<'static>) {
     let look = async || {
         let client = rome.get_in::<Secret>(NAMESPACE, IPAM_CLIENT_SECRET).await?;
         shown(address, &client).await.ok()
     };
-    eventually("it is served with", look, |now| now.as_ref() == Some(wanted)).await;
+    eventually("the server's certificate", look, |now| now.as_ref() == Some(wanted)).await;
     let client = rome.get_in::<Secret>(NAMESPACE, IPAM_CLIENT_SECRET).await.unwrap();
     let config = Identity::of(&client).unwrap().client().unwrap();
-    assert_eq!(ask(secured(address, config)).await.unwrap(), "10.20.0.1");
+    assert_eq!(home_ip(secured(address, config)).await.unwrap(), "10.20.0.1");
 }
 
 fn certificate(secret: &Secret, key: &str) -> CertificateDer<'static> {
@@ -175,7 +175,7 @@ fn pem(bytes: &[u8]) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(bytes).unwrap()
 }
 
-/// A certificate of the authority that is good for an hour.
+/// A certificate of the CA that expires in an hour.
 fn ends_soon(authority: &Secret) -> ByteString {
     let text =
         |key: &str| String::from_utf8(authority.data.as_ref().unwrap()[key].0.clone()).unwrap();

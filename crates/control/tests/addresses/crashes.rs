@@ -1,5 +1,5 @@
-//! A process that dies before or after any of its writes: the next one has what was answered, nothing
-//! else, and can do the rest.
+//! A process that dies before or after any of its writes: the next one has all answered mappings
+//! and no others, and can continue.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use tombolo_api::{
     net::{IpamStorage, NatMapping},
 };
 use tombolo_control::testing::AddressService;
-use tombolo_core::ipam::{NETWORKS, REST, WRITER};
+use tombolo_core::ipam::{NETWORKS, QUARANTINE, WRITER};
 use tombolo_runtime::shutdown::Shutdown;
 use tombolo_testbed::eventually;
 use tonic::transport::Channel;
@@ -35,23 +35,24 @@ enum Step {
     Peer(&'static str),
     Map(&'static str, RangeInclusive<u8>),
     Unmap(&'static str, RangeInclusive<u8>),
-    /// Waits until the gateways know.
-    Told,
-    Part(&'static str),
+    /// Waits until all NatMappings are written.
+    NatMappings,
+    Unpeer(&'static str),
     End,
 }
 
-/// All kinds of writes: of who writes, of networks, of parts old and new, of NatMappings, and deletions.
-const STORY: [Step; 11] = [
+/// All kinds of writes: of the writer's record, of networks, of new and existing shards, of
+/// NatMappings, and deletions.
+const STEPS: [Step; 11] = [
     Step::Peer(TURIN),
     Step::Peer(GENOA),
     Step::Map(TURIN, 1..=70),
     Step::Map(GENOA, 60..=66),
-    Step::Told,
+    Step::NatMappings,
     Step::Unmap(TURIN, 1..=3),
     Step::Unmap(TURIN, 60..=61),
-    Step::Part(GENOA),
-    Step::Told,
+    Step::Unpeer(GENOA),
+    Step::NatMappings,
     Step::Map(TURIN, 71..=72),
     Step::End,
 ];
@@ -62,7 +63,7 @@ async fn a_crash_between_any_two_writes_loses_and_leaks_nothing() {
     let whole = Wire::new(&rome);
     let mut known = Mapped::new();
     let left = live(&rome, &whole, &Time::default(), &mut known).await;
-    assert!(left.is_empty(), "nothing was in the way");
+    assert!(left.is_empty(), "all steps are done");
     assert_eq!(known.len(), 70 - 5 + 2);
     println!("{} writes", whole.writes());
     for n in 1..=whole.writes() {
@@ -83,7 +84,7 @@ async fn die_and_go_on(rome: &Side, cut: Cut) {
 
     let (ipam, mut client, service) = rome.serve_at(rome.client.clone(), time.clock()).await;
     let (stored, doubt) = (stored(rome).await, doubt(left.first(), &known));
-    assert_eq!(told(rome).await, stored, "{cut:?}, {left:?}: what the gateways are told");
+    assert_eq!(nat_mappings(rome).await, stored, "{cut:?}, {left:?}: NatMappings");
     let sure = |mapped: &Mapped| {
         let sure = mapped.iter().filter(|(key, _)| !doubt.contains(*key));
         sure.map(|(key, ip)| (key.clone(), ip.clone())).collect::<Mapped>()
@@ -98,33 +99,33 @@ async fn die_and_go_on(rome: &Side, cut: Cut) {
     }
     assert_eq!(known.len(), 70 - 5 + 2, "{cut:?}");
     assert_eq!(self::stored(rome).await, known, "{cut:?}: in the end");
-    act(rome, &Step::Told, &ipam, &mut client, &service, &mut known).await;
+    act(rome, &Step::NatMappings, &ipam, &mut client, &service, &mut known).await;
 
-    act(rome, &Step::Part(TURIN), &ipam, &mut client, &service, &mut known).await;
-    time.pass(REST + SignedDuration::from_secs(15));
+    act(rome, &Step::Unpeer(TURIN), &ipam, &mut client, &service, &mut known).await;
+    time.pass(QUARANTINE + SignedDuration::from_secs(15));
     let names = async || {
         ipam.external_cidr().await.expect("it answers");
-        rome.all_names().await
+        rome.all_object_names().await
     };
     eventually(&format!("nothing is left, {cut:?}"), names, |it| *it == [NETWORKS, WRITER]).await;
     act(rome, &Step::End, &ipam, &mut client, &service, &mut known).await;
 }
 
-/// Does as much of the story as can be done, and returns what is left of it.
+/// Performs the steps until the connection is cut, and returns the remaining ones.
 async fn live(rome: &Side, wire: &Wire, time: &Time, known: &mut Mapped) -> Vec<Step> {
     let mut done = 0;
-    let story = async {
+    let steps = async {
         let (ipam, mut client, service) = rome.serve_at(wire.client(), time.clock()).await;
-        for step in &STORY {
+        for step in &STEPS {
             act(rome, step, &ipam, &mut client, &service, known).await;
             done += 1;
         }
     };
     tokio::select! {
-        () = story => {}
+        () = steps => {}
         () = wire.is_cut() => {}
     }
-    STORY[done..].to_vec()
+    STEPS[done..].to_vec()
 }
 
 async fn act(
@@ -141,11 +142,11 @@ async fn act(
             let external = cidr(if *peer == TURIN { "10.21.0.0/16" } else { "10.31.0.0/16" });
             ipam.reserve(peer.parse().unwrap(), pods, external).await.unwrap();
             let (peer, none) = (peer.parse().unwrap(), NatCidr::None);
-            ipam.set_local_names(peer, none, none).await.unwrap();
+            ipam.set_local_nat_cidrs(peer, none, none).await.unwrap();
         }
         Step::Map(peer, range) => {
-            let ask = |(cluster_id, ip)| MapRequest { cluster_id, ip, owner: None };
-            let requests = keys(peer, range).map(ask).collect();
+            let request = |(cluster_id, ip)| MapRequest { cluster_id, ip, owner: None };
+            let requests = keys(peer, range).map(request).collect();
             let answer = client.map_endpoint_ip_batch(MapBatchRequest { requests }).await.unwrap();
             for (key, result) in keys(peer, range).zip(answer.into_inner().results) {
                 let Some(map_result::Result::Response(mapped)) = result.result else {
@@ -155,37 +156,37 @@ async fn act(
             }
         }
         Step::Unmap(peer, range) => {
-            let ask = |(cluster_id, ip)| UnmapRequest { cluster_id, ip, owner: None };
-            let requests = keys(peer, range).map(ask).collect();
+            let request = |(cluster_id, ip)| UnmapRequest { cluster_id, ip, owner: None };
+            let requests = keys(peer, range).map(request).collect();
             client.unmap_endpoint_ip_batch(UnmapBatchRequest { requests }).await.unwrap();
             for key in keys(peer, range) {
                 known.remove(&key);
             }
         }
-        Step::Told => {
-            let all = async || told(rome).await;
-            eventually("gateways are told", all, |told| told == known).await;
+        Step::NatMappings => {
+            let all = async || nat_mappings(rome).await;
+            eventually("NatMappings are written", all, |all| all == known).await;
         }
-        Step::Part(peer) => {
+        Step::Unpeer(peer) => {
             ipam.release(peer.parse().unwrap()).await.unwrap();
             known.retain(|(cluster, _), _| cluster != peer);
         }
         Step::End => {
             service.ask();
             let ended = async || ipam.external_cidr().await.is_err();
-            eventually("it ends", ended, |it| *it).await;
+            eventually("the service has stopped", ended, |it| *it).await;
         }
     }
 }
 
-/// What may be there or not, since nobody has answered.
+/// Mappings that may or may not be stored, because the request was not answered.
 fn doubt(step: Option<&Step>, known: &Mapped) -> BTreeSet<(String, String)> {
     match step {
         Some(Step::Map(peer, range) | Step::Unmap(peer, range)) => keys(peer, range).collect(),
-        Some(Step::Part(peer)) => {
+        Some(Step::Unpeer(peer)) => {
             known.keys().filter(|(cluster, _)| cluster == peer).cloned().collect()
         }
-        Some(Step::Peer(_) | Step::Told | Step::End) | None => BTreeSet::new(),
+        Some(Step::Peer(_) | Step::NatMappings | Step::End) | None => BTreeSet::new(),
     }
 }
 
@@ -204,12 +205,12 @@ async fn stored(rome: &Side) -> Mapped {
     all.collect()
 }
 
-async fn told(rome: &Side) -> Mapped {
+async fn nat_mappings(rome: &Side) -> Mapped {
     let mappings = rome.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
     let all = mappings.iter().flat_map(|mapping| {
         let cluster = mapping.spec.cluster_id.to_string();
         let all = mapping.spec.cluster_mappings.iter();
-        all.map(move |(ip, name)| ((cluster.clone(), ip.to_string()), name.to_string()))
+        all.map(move |(ip, mapped)| ((cluster.clone(), ip.to_string()), mapped.to_string()))
     });
     all.collect()
 }

@@ -1,4 +1,4 @@
-//! A leader that stands still for longer than its lease, and then goes on.
+//! A leader that is frozen for longer than its lease lasts, and then continues.
 
 use std::{net::SocketAddr, sync::mpsc, thread};
 
@@ -22,44 +22,45 @@ use tonic::Code;
 use crate::side::{Side, cidr};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_was_frozen_neither_writes_nor_tells() {
+async fn a_leader_that_was_frozen_neither_writes_nor_answers() {
     let (rome, _alone) = Side::alone("rome").await;
     let first = Replica::start().await;
-    let asking = IpamClient::connect(format!("http://{}", first.address)).await.unwrap();
-    let ask =
+    let client = IpamClient::connect(format!("http://{}", first.address)).await.unwrap();
+    let request =
         |ip: &str| MapRequest { cluster_id: "id-of-turin".into(), ip: ip.into(), owner: None };
-    let mapped = asking.clone().map_endpoint_ip(ask("192.0.2.1")).await.unwrap().into_inner();
+    let mapped = client.clone().map_endpoint_ip(request("192.0.2.1")).await.unwrap().into_inner();
 
     let frozen = first.freeze().await;
-    let mut asks = asking.clone();
-    let write = tokio::spawn(async move { asks.map_endpoint_ip(ask("192.0.2.2")).await.map(drop) });
+    let mut caller = client.clone();
+    let write =
+        tokio::spawn(async move { caller.map_endpoint_ip(request("192.0.2.2")).await.map(drop) });
     let look = GetRemotePodIpRequest { cluster_id: "id-of-turin".into(), ip: "192.0.2.1".into() };
-    let (mut asks, again) = (asking.clone(), look.clone());
-    let read = tokio::spawn(async move { asks.get_remote_pod_ip(again).await.map(drop) });
+    let (mut caller, again) = (client.clone(), look.clone());
+    let read = tokio::spawn(async move { caller.get_remote_pod_ip(again).await.map(drop) });
 
     let shutdown = Shutdown::new();
     let leading = lead(rome.client.clone(), NAMESPACE, MANAGER, "second", &shutdown).await;
     let (address, _) = serve(&rome, leading).await;
     let mut second = IpamClient::connect(format!("http://{address}")).await.unwrap();
     let known = second.get_remote_pod_ip(look.clone()).await.unwrap().into_inner();
-    assert_eq!(known.remote_ip, mapped.ip, "the next one has it all");
+    assert_eq!(known.remote_ip, mapped.ip, "the new leader has all mappings");
     let unmap =
         UnmapRequest { cluster_id: "id-of-turin".into(), ip: "192.0.2.1".into(), owner: None };
     second.unmap_endpoint_ip(unmap).await.unwrap();
 
     frozen.thaw();
     for answer in [write, read] {
-        let said = answer.await.unwrap().expect_err("it does not lead any more");
+        let said = answer.await.unwrap().expect_err("it is not the leader any more");
         assert_eq!(said.code(), Code::Unavailable, "{said}");
     }
-    assert!(rome.mapped().await.is_empty(), "what it wanted to write is nowhere");
+    assert!(rome.mapped().await.is_empty(), "the former leader has written nothing");
     first.ended().await;
-    rome.told(0).await;
-    assert!(!shutdown.is_asked(), "the second one leads");
+    rome.until_nat_mappings(0).await;
+    assert!(!shutdown.is_asked(), "the second replica leads");
     shutdown.ask();
 }
 
-/// A replica on a thread of its own, which can be made to stand still.
+/// A replica on a thread of its own, which can be frozen.
 struct Replica {
     address: SocketAddr,
     freezes: tokio_mpsc::Sender<Freeze>,
@@ -71,7 +72,7 @@ struct Freeze {
     thaw: mpsc::Receiver<()>,
 }
 
-/// One that stands still.
+/// A frozen replica.
 struct Frozen(mpsc::Sender<()>);
 
 impl Frozen {
@@ -97,16 +98,16 @@ impl Replica {
         let (frozen, is_frozen) = oneshot::channel();
         let (sender, thaw) = mpsc::channel();
         self.freezes.send(Freeze { frozen, thaw }).await.expect("it lives");
-        is_frozen.await.expect("it stands still");
+        is_frozen.await.expect("it is frozen");
         Frozen(sender)
     }
 
     async fn ended(self) {
-        self.ended.await.expect("it notices that it does not lead any more");
+        self.ended.await.expect("it notices that it is not the leader any more");
     }
 }
 
-/// Leads until somebody else does.
+/// Leads until another replica does.
 async fn live(started: oneshot::Sender<SocketAddr>, mut freezes: tokio_mpsc::Receiver<Freeze>) {
     let rome = Side::of("rome").await;
     let shutdown = Shutdown::new();
@@ -115,11 +116,11 @@ async fn live(started: oneshot::Sender<SocketAddr>, mut freezes: tokio_mpsc::Rec
     let (address, ipam) = serve(&rome, leading).await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
     started.send(address).expect("the test waits");
     while let Some(Some(freeze)) = end.or(freezes.recv()).await {
         freeze.frozen.send(()).expect("the test waits");
-        // Nothing else of this replica goes on meanwhile: all of it is on this thread.
+        // Blocks the whole replica, because all of its tasks are on this thread.
         freeze.thaw.recv().expect("the test goes on");
     }
 }

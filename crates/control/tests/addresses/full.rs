@@ -1,4 +1,4 @@
-//! An external network of which every address is in use.
+//! An ExternalCIDR without free addresses.
 
 use serde_json::json;
 use tombolo_api::{ClusterId, NatCidr, config::ClusterConfig};
@@ -8,7 +8,7 @@ use tonic::Code;
 use crate::side::{Side, cidr, map, remote};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_network_is_named_and_nothing_is_lost() {
+async fn a_full_external_cidr_is_reported_and_keeps_its_mappings() {
     let (rome, _alone) = Side::alone("rome").await;
     let network = json!({ "externalPrefixLength": 29 });
     rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
@@ -17,9 +17,9 @@ async fn a_full_network_is_named_and_nothing_is_lost() {
     assert_eq!(external.net().prefix_len(), 29);
     let turin: ClusterId = "id-of-turin".parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
 
-    // Of eight, one is the network's, one is for broadcasts, one stands for the cluster itself.
+    // Three of the eight are the network, the broadcast and the gateway address.
     let nodes = [1, 2, 3, 4, 5].map(|n| format!("192.0.2.{n}"));
     let mut mapped = Vec::new();
     for node in &nodes {
@@ -32,7 +32,7 @@ async fn a_full_network_is_named_and_nothing_is_lost() {
     is_full(map(&mut client, "id-of-turin", "192.0.2.6").await.unwrap_err());
     service.ask();
     let ended = async || ipam.external_cidr().await.is_err();
-    eventually("the one before has ended", ended, |it| *it).await;
+    eventually("the former service has stopped", ended, |it| *it).await;
 
     let (_, mut client, service) = rome.serve().await;
     for (node, address) in nodes.iter().zip(&mapped) {

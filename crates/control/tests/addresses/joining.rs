@@ -1,4 +1,4 @@
-//! The story of two clusters that join their networks, and part.
+//! Two clusters join their networks and separate them again.
 
 use std::{net::IpAddr, time::Instant};
 
@@ -15,7 +15,7 @@ use tombolo_testbed::eventually;
 use crate::side::Side;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_clusters_with_the_same_networks_join_them_and_part() {
+async fn two_clusters_with_the_same_cidrs_join_and_separate() {
     let (rome, _alone) = Side::alone("rome").await;
     let milan = Side::of("milan").await;
     rome.knows(&milan).await;
@@ -34,7 +34,7 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     milan.gateway("192.0.2.2").await;
     rome.says("milan", "TunnelEndpoint", "WaitingForAcceptance").await;
 
-    // The copy of the request is made by rome's replicator; milan accepts.
+    // Rome's replicator copies the request; milan accepts it.
     milan.until_in::<ResourceRequest>("liqo-tenant-rome", "rome", |_| true).await;
     let accepted = json!({ "state": "Accepted" });
     milan.put_status_in::<ResourceRequest>("liqo-tenant-rome", "rome", accepted).await;
@@ -48,15 +48,15 @@ async fn two_clusters_with_the_same_networks_join_them_and_part() {
     assert_eq!(from_rome.spec.endpoint_ip.to_string(), "192.0.2.2");
     assert_eq!(from_milan.spec.endpoint_ip.to_string(), "192.0.2.1");
 
-    // What one calls the other is what the other hears.
+    // Both clusters agree on the translations.
     let here = Networks::from_tunnel_endpoint(&from_rome).unwrap().unwrap();
     let there = Networks::from_tunnel_endpoint(&from_milan).unwrap().unwrap();
-    assert_eq!(here.local_pods.real(), there.local_pods.real(), "both have the same network");
+    assert_eq!(here.local_pods.real(), there.local_pods.real(), "both have the same PodCIDR");
     assert_eq!(here.remote_pods, there.local_pods);
     assert_eq!(here.remote_external, there.local_external);
     assert_eq!(here.local_pods, there.remote_pods);
-    assert_eq!(here.our_name_for_their_self(), there.their_name_for_self());
-    assert!(!overlap(here.remote_pods.name(), here.local_pods.real()));
+    assert_eq!(here.peer_gateway_ip(), there.local_gateway_ip_at_peer());
+    assert!(!overlap(here.remote_pods.translated(), here.local_pods.real()));
 
     rome.says("milan", "TunnelEndpoint", "WaitingForGateway").await;
     let connection = json!({ "connection": { "status": "connected" } });

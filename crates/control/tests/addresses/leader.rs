@@ -1,4 +1,4 @@
-//! The label by which the Service finds the leader.
+//! The label by which the Service selects the leader.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tombolo_runtime::{lease::Leading, settings::Settings, shutdown::Shutdown};
 use crate::side::Side;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_leaders_pod_alone_is_labelled() {
+async fn only_the_pod_of_the_leader_is_labelled() {
     let (rome, _alone) = Side::alone("rome").await;
     rome.until_in::<ServiceAccount>(NAMESPACE, "default", |_| true).await;
     rome.put_in::<Pod>(NAMESPACE, "first", replica(&json!({}))).await;
@@ -23,7 +23,7 @@ async fn the_leaders_pod_alone_is_labelled() {
     rome.until_in::<Pod>(NAMESPACE, "first", leads).await;
     rome.until_in::<Pod>(NAMESPACE, "second", |pod| !leads(pod)).await;
     assert!(rome.get_in::<Pod>(NAMESPACE, "other").await.is_some_and(|pod| leads(&pod)));
-    // Whoever else puts it somewhere is put right.
+    // A label that another client has set is removed.
     rome.put_in::<Pod>(NAMESPACE, "second", replica(&json!({ LEADER_LABEL: LEADER }))).await;
     rome.until_in::<Pod>(NAMESPACE, "second", |pod| !leads(pod)).await;
     first.ask();

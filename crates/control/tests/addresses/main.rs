@@ -1,5 +1,5 @@
-//! The address service and the joining of networks, on real API servers: what was answered
-//! survives, what can't be answered says why, and no two clusters ever share a name.
+//! The address service and the joining of networks, on real API servers: answered mappings survive
+//! crashes, refused requests say why, and translated CIDRs of two clusters never overlap.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -12,9 +12,9 @@ mod full;
 mod joining;
 mod leader;
 mod mappings;
-mod names;
-mod resting;
+mod quarantine;
 mod served;
 mod side;
+mod translated_cidrs;
 mod wire;
 mod wrong_input;

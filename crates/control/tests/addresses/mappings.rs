@@ -1,4 +1,5 @@
-//! Addresses that the service gives out: kept, refused with a reason, many at once, by one leader.
+//! Mapped endpoints: they survive restarts, refusals have a reason, many requests share writes, and
+//! only the leader writes.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -11,7 +12,7 @@ use tombolo_api::{
     },
     net::{IpamStorage, IpamStorageSpec, NatMapping},
 };
-use tombolo_core::ipam::{PART_SIZE, Part, WRITER};
+use tombolo_core::ipam::{SHARD_SIZE, StorageShard, WRITER};
 use tombolo_testbed::eventually;
 use tonic::Code;
 
@@ -28,11 +29,11 @@ async fn a_mapping_survives_a_restart() {
 
     let (ipam, mut client, service) = rome.serve().await;
     ipam.reserve(turin.clone(), cidr("10.244.0.0/16"), cidr("10.245.0.0/16")).await.unwrap();
-    let name = NatCidr::Remapped(cidr("10.60.0.0/16"));
-    ipam.set_local_names(turin.clone(), NatCidr::None, name).await.unwrap();
+    let external = NatCidr::Remapped(cidr("10.60.0.0/16"));
+    ipam.set_local_nat_cidrs(turin.clone(), NatCidr::None, external).await.unwrap();
     let mapped = map(&mut client, turin.as_str(), node).await.unwrap();
-    assert!(mapped.starts_with("10.60."), "{mapped} is as turin calls it");
-    assert_eq!(rome.told(1).await[node], mapped, "the gateway is told");
+    assert!(mapped.starts_with("10.60."), "{mapped} is as translated in turin");
+    assert_eq!(rome.until_nat_mappings(1).await[node], mapped, "a NatMapping is written");
     assert_eq!(map(&mut client, turin.as_str(), "10.244.1.7").await.unwrap(), "10.244.1.7");
     service.ask();
 
@@ -44,21 +45,22 @@ async fn a_mapping_survives_a_restart() {
 
     let unmap = UnmapRequest { cluster_id: turin.to_string(), ip: node.into(), owner: None };
     client.unmap_endpoint_ip(unmap.clone()).await.unwrap();
-    client.unmap_endpoint_ip(unmap).await.expect("what is not mapped can be unmapped");
+    client.unmap_endpoint_ip(unmap).await.expect("unmapping is idempotent");
     let gone = remote(&mut client, turin.as_str(), node).await.unwrap_err();
     assert_eq!(gone.code(), Code::NotFound);
-    let only = |told: &BTreeMap<String, String>| told.keys().eq(["192.0.2.78"]);
-    eventually("gateways are told of the other one only", async || rome.tells().await, only).await;
+    let only = |mappings: &BTreeMap<String, String>| mappings.keys().eq(["192.0.2.78"]);
+    let mappings = async || rome.nat_mappings().await;
+    eventually("gateways have only the other mapping", mappings, only).await;
     service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mapping_stays_until_its_last_owner_gives_it_back() {
+async fn a_mapping_exists_until_its_last_owner_unmaps_it() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, mut client, service) = rome.serve().await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
     let owned = |owner: Option<&str>| (owner.map(str::to_owned), "id-of-turin".to_owned());
     for owner in [Some("kubelet"), Some("other"), None] {
         let (owner, cluster_id) = owned(owner);
@@ -82,7 +84,7 @@ async fn a_mapping_stays_until_its_last_owner_gives_it_back() {
     assert!(listed.ips.is_empty());
     for owner in [None, Some("nobody"), Some("kubelet"), Some("kubelet")] {
         client.unmap_endpoint_ip(unmap(owner)).await.unwrap();
-        remote(&mut client, "id-of-turin", "192.0.2.1").await.expect("it is somebody else's");
+        remote(&mut client, "id-of-turin", "192.0.2.1").await.expect("it has another owner");
     }
     client.unmap_endpoint_ip(unmap(Some("other"))).await.unwrap();
     let gone = remote(&mut client, "id-of-turin", "192.0.2.1").await.unwrap_err();
@@ -99,7 +101,7 @@ async fn a_mapping_stays_until_its_last_owner_gives_it_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cant_be_answered_says_why() {
+async fn refused_requests_have_a_reason() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, mut client, service) = rome.serve().await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
@@ -118,15 +120,16 @@ async fn what_cant_be_answered_says_why() {
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
     let error = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap_err();
     says(error, Code::Unavailable, "id-of-turin");
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
     let error = remote(&mut client, "id-of-turin", "192.0.2.1").await.unwrap_err();
     says(error, Code::NotFound, "192.0.2.1");
     let error = map(&mut client, "id-of-turin", "127.0.0.1").await.unwrap_err();
     says(error, Code::InvalidArgument, "127.0.0.1");
-    let ask = |ip: &str| GetHomePodIpRequest { cluster_id: "id-of-turin".into(), ip: ip.into() };
-    let error = client.get_home_pod_ip(ask("192.0.2.1")).await.unwrap_err();
+    let home_request =
+        |ip: &str| GetHomePodIpRequest { cluster_id: "id-of-turin".into(), ip: ip.into() };
+    let error = client.get_home_pod_ip(home_request("192.0.2.1")).await.unwrap_err();
     says(error, Code::NotFound, "10.20.0.0/16");
-    let home = client.get_home_pod_ip(ask("10.20.3.4")).await.unwrap().into_inner();
+    let home = client.get_home_pod_ip(home_request("10.20.3.4")).await.unwrap().into_inner();
     assert_eq!(home.home_ip, "10.20.3.4");
 
     let request =
@@ -144,48 +147,48 @@ async fn what_cant_be_answered_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_at_once_share_few_writes_and_no_address() {
+async fn concurrent_requests_share_writes_and_get_different_addresses() {
     let (rome, _alone) = Side::alone("rome").await;
     let wire = Wire::new(&rome);
     let (ipam, client, service) = rome.serve_at(wire.client(), Time::default().clock()).await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
 
     let (start, before) = (Instant::now(), wire.writes());
     let tasks: Vec<_> = (0..50_u8)
         .map(|task| {
             let mut client = client.clone();
             tokio::spawn(async move {
-                let mut names = Vec::new();
+                let mut addresses = Vec::new();
                 for n in 0..20 {
                     let ip = format!("198.51.{task}.{n}");
-                    names.push(map(&mut client, "id-of-turin", &ip).await.unwrap());
+                    addresses.push(map(&mut client, "id-of-turin", &ip).await.unwrap());
                 }
-                names
+                addresses
             })
         })
         .collect();
-    let mut names = Vec::new();
+    let mut addresses = Vec::new();
     for task in tasks {
-        names.extend(task.await.unwrap());
+        addresses.extend(task.await.unwrap());
     }
     let writes = wire.writes() - before;
     println!("1000 mappings for 50 clients: {writes} writes in {:?}", start.elapsed());
-    assert!(writes * 4 < names.len(), "{writes} writes for {} requests", names.len());
-    names.sort();
-    names.dedup();
-    assert_eq!(names.len(), 1000);
-    rome.told(1000).await;
+    assert!(writes * 4 < addresses.len(), "{writes} writes for {} requests", addresses.len());
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 1000);
+    rome.until_nat_mappings(1000).await;
     let storages = rome.all::<IpamStorage>();
     let storages = storages.list(&ListParams::default()).await.unwrap();
     let most = storages.iter().map(|storage| storage.spec.endpoint_mappings.len()).max();
-    assert!(most.unwrap() <= PART_SIZE as usize, "objects stay small");
+    assert!(most.unwrap() <= SHARD_SIZE as usize, "objects stay small");
     service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_was_deposed_cant_write_anything_and_ends() {
+async fn a_deposed_leader_cannot_write_and_stops() {
     let (rome, _alone) = Side::alone("rome").await;
     let (turin, genoa): (ClusterId, ClusterId) =
         ("id-of-turin".parse().unwrap(), "id-of-genoa".parse().unwrap());
@@ -195,18 +198,18 @@ async fn a_leader_that_was_deposed_cant_write_anything_and_ends() {
             [(&turin, "10.20.0.0/16", "10.21.0.0/16"), (&genoa, "10.30.0.0/16", "10.31.0.0/16")]
         {
             old.reserve(peer.clone(), cidr(pods), cidr(external)).await.unwrap();
-            old.set_local_names(peer.clone(), NatCidr::None, NatCidr::None).await.unwrap();
+            old.set_local_nat_cidrs(peer.clone(), NatCidr::None, NatCidr::None).await.unwrap();
         }
         let first = map(&mut old_client, "id-of-turin", "192.0.2.1").await.unwrap();
         let (_, mut new_client, new_service) = rome.serve().await;
         let before = rome.all_addresses().await;
-        // What it writes to is open, or is not there yet, or is that with the networks.
+        // It tries to write to an open shard, a missing shard, or the networks shard.
         match act {
-            "known part" => {
+            "known shard" => {
                 let error = map(&mut old_client, "id-of-turin", "192.0.2.2").await.unwrap_err();
                 assert_eq!(error.code(), Code::Unavailable, "{error}");
             }
-            "new part" => {
+            "new shard" => {
                 let error = map(&mut old_client, "id-of-genoa", "192.0.2.2").await.unwrap_err();
                 assert_eq!(error.code(), Code::Unavailable, "{error}");
             }
@@ -223,78 +226,79 @@ async fn a_leader_that_was_deposed_cant_write_anything_and_ends() {
             }
         }
         assert_eq!(rome.all_addresses().await, before, "{act}: nothing has changed");
-        eventually("the old one ends", async || old.external_cidr().await.is_err(), |it| *it).await;
+        eventually("the old service stops", async || old.external_cidr().await.is_err(), |it| *it)
+            .await;
         assert_eq!(remote(&mut new_client, "id-of-turin", "192.0.2.1").await.unwrap(), first);
         map(&mut new_client, "id-of-genoa", "192.0.2.9").await.unwrap();
         new_service.ask();
     };
-    for act in ["known part", "new part", "unmap", "networks"] {
+    for act in ["known shard", "new shard", "unmap", "networks"] {
         deposed(act).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_writer_before_may_still_want_to_make_is_there_already() {
+async fn a_new_writer_creates_the_open_shards_of_the_former_one() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, _, service) = rome.serve().await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
     service.ask();
     let ended = async || ipam.external_cidr().await.is_err();
-    eventually("the one before has ended", ended, |it| *it).await;
+    eventually("the former service has stopped", ended, |it| *it).await;
 
-    // It died right after it had said so.
-    let part = Part::Endpoints("id-of-turin".parse().unwrap(), 0);
-    let nobody = Part::Endpoints("id-of-nobody".parse().unwrap(), 3);
-    let new = Part::Networks("id-of-nobody".parse().unwrap());
-    let open = [&part, &nobody, &new].map(Part::to_string);
+    // The former writer died right after it had opened these shards.
+    let shard = StorageShard::Endpoints("id-of-turin".parse().unwrap(), 0);
+    let nobody = StorageShard::Endpoints("id-of-nobody".parse().unwrap(), 3);
+    let new = StorageShard::Networks("id-of-nobody".parse().unwrap());
+    let open = [&shard, &nobody, &new].map(StorageShard::to_string);
     let writer = json!({ "holder": "before", "open": open });
     rome.put::<IpamStorage>(WRITER, json!({ "spec": { "writer": writer } })).await;
     let (_, mut client, service) = rome.serve().await;
-    let empty = rome.get::<IpamStorage>(&part.storage()).await.unwrap();
+    let empty = rome.get::<IpamStorage>(&shard.storage()).await.unwrap();
     assert_eq!(empty.spec, IpamStorageSpec::default());
-    let told = part.told().unwrap().name();
-    let empty = rome.get::<NatMapping>(&told).await.unwrap();
+    let nat_mapping = shard.nat_mapping().unwrap().name();
+    let empty = rome.get::<NatMapping>(&nat_mapping).await.unwrap();
     assert!(empty.spec.cluster_mappings.is_empty());
     let empty = rome.get::<IpamStorage>(&new.storage()).await.unwrap();
     assert_eq!(empty.spec, IpamStorageSpec::default());
     assert_eq!(rome.get::<IpamStorage>(&nobody.storage()).await, None, "there is no such peer");
 
-    let name = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
-    assert_eq!(rome.told(1).await["192.0.2.1"], name);
+    let mapped = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
+    assert_eq!(rome.until_nat_mappings(1).await["192.0.2.1"], mapped);
     let ip = "192.0.2.1".into();
     client
         .unmap_endpoint_ip(UnmapRequest { cluster_id: "id-of-turin".into(), ip, owner: None })
         .await
         .unwrap();
-    rome.told(0).await;
-    assert!(rome.get::<NatMapping>(&told).await.is_some(), "it stays");
+    rome.until_nat_mappings(0).await;
+    assert!(rome.get::<NatMapping>(&nat_mapping).await.is_some(), "the empty fence stays");
     service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_else_has_changed_is_put_right_and_the_service_goes_on() {
+async fn the_service_recovers_from_changes_by_other_clients() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, mut client, service) = rome.serve().await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
     let first = map(&mut client, "id-of-turin", "192.0.2.1").await.unwrap();
 
-    rome.told(1).await;
+    rome.until_nat_mappings(1).await;
     rome.clear::<NatMapping>().await;
     let second = map(&mut client, "id-of-turin", "192.0.2.2").await.unwrap();
-    let told = rome.told(2).await;
-    assert_eq!((&told["192.0.2.1"], &told["192.0.2.2"]), (&first, &second));
+    let mappings = rome.until_nat_mappings(2).await;
+    assert_eq!((&mappings["192.0.2.1"], &mappings["192.0.2.2"]), (&first, &second));
 
-    let part = Part::Endpoints("id-of-turin".parse().unwrap(), 0);
+    let shard = StorageShard::Endpoints("id-of-turin".parse().unwrap(), 0);
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { "by": "hand" } } }));
     let storages = rome.all::<IpamStorage>();
-    storages.patch(&part.storage(), &PatchParams::default(), &patch).await.unwrap();
+    storages.patch(&shard.storage(), &PatchParams::default(), &patch).await.unwrap();
     let error = map(&mut client, "id-of-turin", "192.0.2.3").await.unwrap_err();
-    assert_eq!(error.code(), Code::Unavailable, "it has to look again: {error}");
+    assert_eq!(error.code(), Code::Unavailable, "it has to reload: {error}");
     map(&mut client, "id-of-turin", "192.0.2.3").await.unwrap();
-    rome.told(3).await;
+    rome.until_nat_mappings(3).await;
     service.ask();
 }

@@ -1,4 +1,4 @@
-//! What gRPC clients find beside the address service: whether it serves, and what it looks like.
+//! The gRPC services besides the address service: health checks and server reflection.
 
 use std::{
     panic::resume_unwind,
@@ -24,7 +24,7 @@ use tombolo_testbed::eventually;
 use crate::side::Side;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_health_says_whether_it_serves() {
+async fn health_checks_report_whether_it_serves() {
     let (rome, _alone) = Side::alone("rome").await;
     let (channel, service, ended) = rome.serve_a_channel().await;
     let mut health = HealthClient::new(channel);
@@ -41,15 +41,15 @@ async fn the_health_says_whether_it_serves() {
     for watch in &mut watches {
         let mut last = None;
         while last != Some(ServingStatus::NotServing as i32) {
-            last = Some(watch.next().await.expect("it is told").unwrap().status);
+            last = Some(watch.next().await.expect("a new status").unwrap().status);
         }
     }
-    // Those who watch do not keep it from ending.
+    // Health watches do not delay the shutdown.
     ended.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_breaks_asks_for_the_end() {
+async fn a_panic_of_the_service_triggers_the_shutdown() {
     let (rome, _alone) = Side::alone("rome").await;
     let is_broken = Arc::new(AtomicBool::new(false));
     let breaks = is_broken.clone();
@@ -62,28 +62,28 @@ async fn a_service_that_breaks_asks_for_the_end() {
     assert!(!service.is_asked());
     is_broken.store(true, Ordering::Relaxed);
     ipam.external_cidr().await.expect_err("it breaks");
-    eventually("it asks for the end", async || service.is_asked(), |it| *it).await;
+    eventually("the shutdown is triggered", async || service.is_asked(), |it| *it).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_can_ask_what_there_is() {
+async fn server_reflection_describes_the_service() {
     let (rome, _alone) = Side::alone("rome").await;
     let (channel, service, _) = rome.serve_a_channel().await;
     let mut reflection = ServerReflectionClient::new(channel);
-    let mut ask = async |request| {
+    let mut call = async |request| {
         let request =
             ServerReflectionRequest { host: String::new(), message_request: Some(request) };
         let answers = reflection.server_reflection_info(tokio_stream::once(request)).await;
         let answer = answers.unwrap().into_inner().next().await.expect("an answer").unwrap();
         answer.message_response.expect("a message")
     };
-    let listed = ask(MessageRequest::ListServices(String::new())).await;
+    let listed = call(MessageRequest::ListServices(String::new())).await;
     let MessageResponse::ListServicesResponse(listed) = listed else { panic!("{listed:?}") };
     let names: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
     for name in ["ipam", "grpc.health.v1.Health"] {
         assert!(names.iter().any(|it| it == name), "{name} is not in {names:?}");
     }
-    let file = ask(MessageRequest::FileContainingSymbol("ipam".into())).await;
+    let file = call(MessageRequest::FileContainingSymbol("ipam".into())).await;
     let MessageResponse::FileDescriptorResponse(file) = file else { panic!("{file:?}") };
     let file = file.file_descriptor_proto.concat();
     let is_in = |name: &str| file.windows(name.len()).any(|part| part == name.as_bytes());

@@ -1,4 +1,4 @@
-//! One of two clusters that all tests share, and what runs in it.
+//! One of two clusters that all tests share, and the components in it.
 
 use std::{
     collections::BTreeMap,
@@ -46,7 +46,7 @@ impl Deref for Side {
     }
 }
 
-/// There is one bed; whoever uses it is alone with it.
+/// All tests share one testbed, one at a time.
 static BED: OnceCell<Testbed> = OnceCell::const_new();
 static ALONE: Mutex<()> = Mutex::const_new(());
 
@@ -63,7 +63,7 @@ async fn cluster(name: &str) -> &'static Cluster {
 }
 
 impl Side {
-    /// A cluster in which nothing is known of any other.
+    /// A cluster without peers, reserved for one test.
     pub async fn alone(name: &str) -> (Self, MutexGuard<'static, ()>) {
         let alone = ALONE.lock().await;
         let side = Self::of(name).await;
@@ -83,7 +83,7 @@ impl Side {
         self.serve_at(self.client.clone(), Arc::new(Timestamp::now)).await
     }
 
-    /// The same, by another clock, and with another way to the API server.
+    /// The same, with another clock and another client of the API server.
     pub async fn serve_at(
         &self,
         client: Client,
@@ -95,7 +95,7 @@ impl Side {
         (ipam, client, shutdown)
     }
 
-    /// The address service, a connection to it, its end, and what comes of it.
+    /// The address service: a connection to it, its shutdown, and its result.
     pub async fn serve_a_channel(&self) -> (Channel, Shutdown, JoinHandle<Result<(), ServeError>>) {
         let shutdown = Shutdown::new();
         let ipam = AddressService::start(&self.context(&shutdown)).await.unwrap();
@@ -103,7 +103,7 @@ impl Side {
         (channel, shutdown, ended)
     }
 
-    /// What joins networks.
+    /// The address service and the controllers that join networks.
     pub async fn start(&self) -> (AddressService, Shutdown) {
         let shutdown = Shutdown::new();
         let context = Arc::new(self.context(&shutdown));
@@ -128,7 +128,7 @@ impl Side {
         self.put_in::<Lease>(names::NAMESPACE, names::GATEWAY_LEASE, lease).await;
     }
 
-    /// All that is stored about addresses, but who writes it.
+    /// All IpamStorages and NatMappings, without the record of the writer.
     pub async fn all_addresses(&self) -> (Vec<IpamStorageSpec>, Vec<NatMappingSpec>) {
         let storages = self.all::<IpamStorage>().list(&ListParams::default()).await.unwrap();
         let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
@@ -137,37 +137,37 @@ impl Side {
         (storages.filter(|spec| spec.writer.is_none()).collect(), mappings.collect())
     }
 
-    /// The names of all objects about addresses.
-    pub async fn all_names(&self) -> Vec<String> {
+    /// The names of all IpamStorages and NatMappings.
+    pub async fn all_object_names(&self) -> Vec<String> {
         let storages = self.all::<IpamStorage>().list(&ListParams::default()).await.unwrap();
         let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
         let storages = storages.iter().map(ResourceExt::name_any);
         storages.chain(mappings.iter().map(ResourceExt::name_any)).collect()
     }
 
-    /// All endpoints that have an address, whatever the cluster.
+    /// All mapped endpoints, for all clusters.
     pub async fn mapped(&self) -> Vec<String> {
         let storages = self.all_addresses().await.0;
         let all = storages.iter().flat_map(|storage| storage.endpoint_mappings.keys());
         all.map(ToString::to_string).collect()
     }
 
-    /// Waits until the gateways are told so many mappings, whatever the cluster.
-    pub async fn told(&self, count: usize) -> BTreeMap<String, String> {
-        let enough = |told: &BTreeMap<_, _>| told.len() == count;
-        let what = format!("gateways are told {count} mappings");
-        eventually(&what, async || self.tells().await, enough).await
+    /// Waits until the NatMappings have this number of mappings, for all clusters.
+    pub async fn until_nat_mappings(&self, count: usize) -> BTreeMap<String, String> {
+        let enough = |mappings: &BTreeMap<_, _>| mappings.len() == count;
+        let what = format!("NatMappings with {count} mappings");
+        eventually(&what, async || self.nat_mappings().await, enough).await
     }
 
-    /// What the gateways are told now.
-    pub async fn tells(&self) -> BTreeMap<String, String> {
+    /// The mappings of all NatMappings.
+    pub async fn nat_mappings(&self) -> BTreeMap<String, String> {
         let mappings = self.all::<NatMapping>().list(&ListParams::default()).await.unwrap();
         let all = mappings.iter().flat_map(|mapping| &mapping.spec.cluster_mappings);
         all.map(|(from, to)| (from.to_string(), to.to_string())).collect()
     }
 }
 
-/// A clock that a test lets go faster.
+/// A clock that a test can advance.
 #[derive(Clone, Debug, Default)]
 pub struct Time(Arc<AtomicI64>);
 

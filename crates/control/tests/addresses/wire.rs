@@ -1,5 +1,5 @@
-//! A way to the API server on which a test counts what is written, and which it can cut: then nobody
-//! gets an answer any more, as if the process that asks were dead.
+//! A client of the API server that counts writes and can be cut off: then no request is answered,
+//! as if the process were dead.
 
 use std::{
     future::pending,
@@ -16,11 +16,11 @@ use tower::service_fn;
 
 use crate::side::Side;
 
-/// Clones are the same.
+/// Clones share the connection.
 #[derive(Clone)]
 pub struct Wire(Arc<Line>);
 
-/// At which write it is cut, and whether that one still arrives.
+/// The write at which it is cut off: before it is sent, or after it is performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     Before(usize),
@@ -39,7 +39,7 @@ impl Wire {
         Self::with(side, None)
     }
 
-    /// One that is cut by itself.
+    /// A wire that is cut at this write.
     pub fn cut_at(side: &Side, cut: Cut) -> Self {
         Self::with(side, Some(cut))
     }
@@ -54,7 +54,7 @@ impl Wire {
         Client::new(service_fn(move |request| pass(line.clone(), request)), "default")
     }
 
-    /// How much was written, or would have been.
+    /// The number of writes, including those after the cut.
     pub fn writes(&self) -> usize {
         self.0.writes.load(Ordering::Relaxed)
     }

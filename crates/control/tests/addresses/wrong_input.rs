@@ -1,4 +1,4 @@
-//! What is wrong with a request is said with its name and value, in every call, alone and in a batch.
+//! Errors for invalid requests have the field and its value, for every call, alone and in a batch.
 
 use tombolo_api::{
     ClusterId, NatCidr,
@@ -26,12 +26,12 @@ enum Call {
 const CALLS: [Call; 4] = [Call::Map, Call::Unmap, Call::Remote, Call::Home];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_input_is_named() {
+async fn errors_name_the_invalid_field() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, mut client, service) = rome.serve().await;
     let turin: ClusterId = TURIN.parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
 
     let long = "1".repeat(100_000);
     let (invalid, missing) = (Code::InvalidArgument, Code::NotFound);
@@ -55,8 +55,8 @@ async fn wrong_input_is_named() {
                 assert!(said.message().len() < 300, "{call:?} {how}: {said}");
             };
             says(alone(&mut client, call, cluster, ip).await.unwrap_err(), "alone");
-            let asked = [(TURIN, "10.20.0.1"), (cluster, ip), (TURIN, "10.20.0.2")];
-            let results = batch(&mut client, call, &asked).await.unwrap();
+            let inputs = [(TURIN, "10.20.0.1"), (cluster, ip), (TURIN, "10.20.0.2")];
+            let results = batch(&mut client, call, &inputs).await.unwrap();
             let [Ok(()), Err(said), Ok(())] = results.as_slice() else {
                 panic!("{call:?} of {cluster:.20} {ip:.20}: {results:?}");
             };
@@ -65,29 +65,29 @@ async fn wrong_input_is_named() {
         // An IPv4 address may be written as an IPv6 one.
         alone(&mut client, call, TURIN, "::ffff:10.20.0.1").await.unwrap();
     }
-    for nowhere in ["169.254.169.254", "240.0.0.7", "224.0.0.1", "0.0.0.0", "127.0.0.1"] {
-        let said = alone(&mut client, Call::Map, TURIN, nowhere).await.unwrap_err();
+    for unroutable in ["169.254.169.254", "240.0.0.7", "224.0.0.1", "0.0.0.0", "127.0.0.1"] {
+        let said = alone(&mut client, Call::Map, TURIN, unroutable).await.unwrap_err();
         assert_eq!(said.code(), invalid, "{said}");
-        assert!(said.message().contains(nowhere), "{said}");
+        assert!(said.message().contains(unroutable), "{said}");
     }
-    assert!(rome.mapped().await.is_empty(), "nothing of it was mapped");
+    assert!(rome.mapped().await.is_empty(), "nothing was mapped");
     service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_has_a_limit() {
+async fn the_size_of_a_batch_is_limited() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, mut client, service) = rome.serve().await;
     let turin: ClusterId = TURIN.parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin, NatCidr::None, NatCidr::None).await.unwrap();
+    ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
     for call in CALLS {
-        let mut asked = vec![(TURIN, "10.20.0.1"); MAX_BATCH];
-        let answered = batch(&mut client, call, &asked).await.unwrap();
+        let mut inputs = vec![(TURIN, "10.20.0.1"); MAX_BATCH];
+        let answered = batch(&mut client, call, &inputs).await.unwrap();
         assert_eq!(answered.len(), MAX_BATCH);
         assert!(answered.iter().all(Result::is_ok));
-        asked.push((TURIN, "10.20.0.1"));
-        let said = batch(&mut client, call, &asked).await.unwrap_err();
+        inputs.push((TURIN, "10.20.0.1"));
+        let said = batch(&mut client, call, &inputs).await.unwrap_err();
         assert_eq!(said.code(), Code::InvalidArgument, "{call:?}: {said}");
         assert!(said.message().contains("10001"), "{call:?}: {said}");
     }
@@ -120,16 +120,16 @@ async fn alone(
 async fn batch(
     client: &mut IpamClient<Channel>,
     call: Call,
-    asked: &[(&str, &str)],
+    inputs: &[(&str, &str)],
 ) -> Result<Vec<Result<(), Status>>, Status> {
-    fn requests<T>(asked: &[(&str, &str)], new: impl Fn(String, String) -> T) -> Vec<T> {
-        asked.iter().map(|(cluster, ip)| new((*cluster).to_owned(), (*ip).to_owned())).collect()
+    fn requests<T>(inputs: &[(&str, &str)], new: impl Fn(String, String) -> T) -> Vec<T> {
+        inputs.iter().map(|(cluster, ip)| new((*cluster).to_owned(), (*ip).to_owned())).collect()
     }
     let failed = |failure: Failure| Err(Status::new(failure.code.into(), failure.message));
     Ok(match call {
         Call::Map => {
             let requests =
-                requests(asked, |cluster_id, ip| MapRequest { cluster_id, ip, owner: None });
+                requests(inputs, |cluster_id, ip| MapRequest { cluster_id, ip, owner: None });
             let answer = client.map_endpoint_ip_batch(MapBatchRequest { requests }).await?;
             let result = |result| match result {
                 map_result::Result::Response(_) => Ok(()),
@@ -140,7 +140,7 @@ async fn batch(
         }
         Call::Unmap => {
             let requests =
-                requests(asked, |cluster_id, ip| UnmapRequest { cluster_id, ip, owner: None });
+                requests(inputs, |cluster_id, ip| UnmapRequest { cluster_id, ip, owner: None });
             let answer = client.unmap_endpoint_ip_batch(UnmapBatchRequest { requests }).await?;
             let result = |result| match result {
                 unmap_result::Result::Response(_) => Ok(()),
@@ -151,7 +151,7 @@ async fn batch(
         }
         Call::Remote => {
             let requests =
-                requests(asked, |cluster_id, ip| GetRemotePodIpRequest { cluster_id, ip });
+                requests(inputs, |cluster_id, ip| GetRemotePodIpRequest { cluster_id, ip });
             let request = GetRemotePodIpBatchRequest { requests };
             let answer = client.get_remote_pod_ip_batch(request).await?;
             let result = |result| match result {
@@ -162,7 +162,8 @@ async fn batch(
             results.map(|it| result(it.result.unwrap())).collect()
         }
         Call::Home => {
-            let requests = requests(asked, |cluster_id, ip| GetHomePodIpRequest { cluster_id, ip });
+            let requests =
+                requests(inputs, |cluster_id, ip| GetHomePodIpRequest { cluster_id, ip });
             let request = GetHomePodIpBatchRequest { requests };
             let answer = client.get_home_pod_ip_batch(request).await?;
             let result = |result| match result {

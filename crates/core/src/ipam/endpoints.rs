@@ -1,28 +1,28 @@
-//! Endpoints that are reflected to other clusters, and the address that each has there.
+//! Mapping of endpoints that are reflected to other clusters.
 
 use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 
 use jiff::Timestamp;
 use tombolo_api::{Cidr, ClusterId};
 
-use super::{IpamError, IpamState, MappingOwner, Part, names, pool};
-use crate::translate::{NamedNetwork, map_ip_to_network};
+use super::{IpamError, IpamState, MappingOwner, StorageShard, cidr_quarantine, pool};
+use crate::translate::{CidrTranslation, map_ip_to_network};
 
 impl IpamState {
-    /// Refuses an address of another family than the networks of `cluster`, which has to have some.
+    /// Refuses an unknown cluster, and an address of another family than the CIDRs of `cluster`.
     pub fn check_family(&self, cluster: &ClusterId, ip: IpAddr) -> Result<(), IpamError> {
         let pods = self.subnets(cluster).and_then(|subnets| subnets.remote_pod_cidr);
         let pods = pods.ok_or_else(|| IpamError::UnknownCluster(cluster.clone()))?;
         if pods.net().network().is_ipv4() == ip.is_ipv4() {
             return Ok(());
         }
-        let why = "it is of another family than the networks of that cluster";
+        let why = "it is of another family than the CIDRs of that cluster";
         Err(IpamError::NotAnEndpoint { ip, why })
     }
 
-    /// The address under which pods of `cluster` reach an endpoint of this cluster. One that is
-    /// neither a pod of this cluster nor runs over there gets an address of the external network,
-    /// the same for all clusters, until each owner has given it back.
+    /// The address by which pods of `cluster` reach an endpoint of this cluster. An endpoint that
+    /// is a pod of neither cluster is allocated an address of the ExternalCIDR, the same for all
+    /// clusters, until each owner has unmapped it.
     pub fn map_endpoint_for(
         &mut self,
         owner: &MappingOwner,
@@ -30,32 +30,35 @@ impl IpamState {
         ip: IpAddr,
         now: Timestamp,
     ) -> Result<IpAddr, IpamError> {
-        self.networks(cluster)?.name_there(ip, |ip| {
+        self.networks(cluster)?.remote_address(ip, |ip| {
             check_endpoint(ip, self.external_cidr())?;
             self.check_peer(ip, now)?;
-            self.external.map(cluster, ip, owner, now, &mut self.changes.parts)
+            self.external.map(cluster, ip, owner, now, &mut self.changes.shards)
         })
     }
 
-    /// Whether an address is of no peer that has just gone: until its name has rested, whoever still
-    /// asks for one of its pods would get to another peer's later.
+    /// Refuses addresses in a quarantined CIDR: a mapping to a pod of a former peer would lead to a
+    /// pod of the next peer with that CIDR.
     fn check_peer(&mut self, ip: IpAddr, now: Timestamp) -> Result<(), IpamError> {
-        let Some((peer, name, resting)) = self.names.around(ip) else { return Ok(()) };
+        let Some((peer, cidr, quarantined)) = self.quarantine.containing(ip) else {
+            return Ok(());
+        };
         if self.is_of_peer(ip) {
             return Ok(());
         }
         let peer = peer.clone();
-        if resting.until.0 > now {
-            return Err(IpamError::PeerGone { ip, name, peer, left: names::left(resting, now) });
+        if quarantined.until.0 > now {
+            let left = cidr_quarantine::remaining_seconds(quarantined, now);
+            return Err(IpamError::PeerGone { ip, cidr, peer, left });
         }
-        // What is given here is not taken back at the next start, as it were if that rested still.
-        self.names.end(&peer, name);
-        self.changes.parts.insert(Part::Networks(peer));
+        // If the quarantine were still stored, the next start would drop this mapping.
+        self.quarantine.remove(&peer, cidr);
+        self.changes.shards.insert(StorageShard::Networks(peer));
         self.check_peer(ip, now)
     }
 
-    /// An owner does not need the address of an endpoint for `cluster` any more. What others have
-    /// asked for stays theirs.
+    /// Removes an owner from the mapping of an endpoint for `cluster`. The mapping exists until its
+    /// last owner is removed.
     pub fn unmap_endpoint_for(
         &mut self,
         owner: &MappingOwner,
@@ -63,11 +66,11 @@ impl IpamState {
         ip: IpAddr,
         now: Timestamp,
     ) {
-        self.changes.parts.extend(self.external.unmap(cluster, ip, owner, now));
+        self.changes.shards.extend(self.external.unmap(cluster, ip, owner, now));
     }
 
-    /// The endpoints, in order, that an owner has mapped for `cluster`: at most so many, after this
-    /// one.
+    /// The endpoints that an owner has mapped for `cluster`, in order: at most `most`, only those
+    /// greater than `after`.
     pub fn endpoints_of(
         &self,
         owner: &MappingOwner,
@@ -78,26 +81,26 @@ impl IpamState {
         self.external.mapped_by(cluster, owner, after).take(most).collect()
     }
 
-    /// Addresses that have rested can be given again: at most so many. So can names.
-    pub fn wake(&mut self, now: Timestamp, most: usize) {
-        self.external.wake(now, most, &mut self.changes.parts);
-        self.changes.parts.extend(self.names.wake(now));
+    /// Ends the quarantine of expired CIDRs and of at most `most` expired addresses.
+    pub fn expire(&mut self, now: Timestamp, most: usize) {
+        self.external.expire(now, most, &mut self.changes.shards);
+        self.changes.shards.extend(self.quarantine.expire(now));
     }
 
-    /// When the next address or name has rested, if one rests.
-    pub fn next_to_wake(&self) -> Option<Timestamp> {
-        [self.external.next_to_wake(), self.names.next_to_wake()].into_iter().flatten().min()
+    /// When the next quarantine expires.
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        [self.external.next_expiry(), self.quarantine.next_expiry()].into_iter().flatten().min()
     }
 
-    /// The address that `ip`, as this cluster knows it, has for pods of `cluster`.
+    /// The address by which pods of `cluster` reach `ip`, an address as seen in this cluster.
     pub fn remote_pod_ip(&self, cluster: &ClusterId, ip: IpAddr) -> Result<IpAddr, IpamError> {
-        self.networks(cluster)?.name_there(ip, |ip| {
+        self.networks(cluster)?.remote_address(ip, |ip| {
             let external = self.external.get(cluster, ip);
             external.ok_or_else(|| IpamError::NotMapped { ip, cluster: cluster.clone() })
         })
     }
 
-    /// The address that a pod in `cluster`, known as `ip` over there, has in this cluster.
+    /// The address in this cluster of the pod with the address `ip` in `cluster`.
     pub fn home_pod_ip(&self, cluster: &ClusterId, ip: IpAddr) -> Result<IpAddr, IpamError> {
         let unknown = || IpamError::UnknownCluster(cluster.clone());
         let subnets = self.subnets(cluster).ok_or_else(unknown)?;
@@ -106,23 +109,23 @@ impl IpamState {
             .map_err(|_| IpamError::NotAPodThere { ip, cluster: cluster.clone(), pods })
     }
 
-    /// The endpoints in the places of these parts that are reflected to `cluster`, and their
-    /// addresses there.
+    /// The endpoints of these shards that are mapped for `cluster`, with their addresses there.
     pub(super) fn mappings_of(
         &self,
         cluster: &ClusterId,
-        parts: Range<u32>,
+        shards: Range<u32>,
     ) -> BTreeMap<IpAddr, IpAddr> {
         let Some(subnets) = self.subnets(cluster) else { return BTreeMap::new() };
-        let Some(name) = subnets.local_nat_external_cidr else { return BTreeMap::new() };
-        let Ok(named) = NamedNetwork::from_nat(self.external_cidr(), name) else {
+        let Some(nat) = subnets.local_nat_external_cidr else { return BTreeMap::new() };
+        let Ok(translation) = CidrTranslation::from_nat(self.external_cidr(), nat) else {
             return BTreeMap::new();
         };
-        let used = self.external.in_parts(parts).filter(|(_, given)| given.is_used_by(cluster));
-        used.filter_map(|(external, given)| {
-            Some((given.ip, named.translate(external.real()).ok()?.0))
-        })
-        .collect()
+        let used = self.external.in_shards(shards);
+        used.filter(|(_, allocation)| allocation.is_used_by(cluster))
+            .filter_map(|(external, allocation)| {
+                Some((allocation.ip, translation.translate(external.real()).ok()?.0))
+            })
+            .collect()
     }
 }
 
@@ -130,9 +133,9 @@ pub(super) fn check_endpoint(ip: IpAddr, external: Cidr) -> Result<(), IpamError
     let why = if let Some(why) = pool::special(ip) {
         why
     } else if ip.is_ipv4() != external.net().network().is_ipv4() {
-        "it is of another family than the external network"
+        "it is of another family than this cluster's ExternalCIDR"
     } else if external.net().contains(&ip) {
-        "it is in this cluster's external network, whose addresses only other clusters use"
+        "it is in this cluster's ExternalCIDR, whose addresses only other clusters use"
     } else {
         return Ok(());
     };

@@ -1,6 +1,5 @@
-//! The addresses of the external network: which endpoint has which, and which rest. An address that
-//! nobody has any more is given to another endpoint only after a while, so that packets which are
-//! still under way don't reach the wrong one.
+//! Allocation of addresses of the ExternalCIDR to endpoints. A released address is quarantined
+//! before another endpoint gets it, so that packets in flight do not reach the wrong endpoint.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,77 +11,78 @@ use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{Cidr, ClusterId};
 
 use super::{
-    IpamError, Part,
+    IpamError, StorageShard,
     mapping_owner::{MappingOwner, Owners},
 };
 use crate::translate::{ExternalIp, first_host};
 
-/// How long an address rests. Nothing that was sent to it is under way for longer, and the kernel's
-/// memory of UDP and of closed TCP connections is shorter.
-pub const REST: SignedDuration = SignedDuration::from_mins(3);
+/// How long a released address or CIDR is quarantined: longer than a packet can be in flight, and
+/// than conntrack keeps UDP streams (120 s) and closed TCP connections.
+pub const QUARANTINE: SignedDuration = SignedDuration::from_mins(3);
 
-/// How many addresses, one after the other, share an object. The cost of writing one grows with it;
-/// those that are asked for together should be in the same.
-pub const PART_SIZE: u32 = 64;
+/// Consecutive addresses per shard. A larger shard costs more to write, a smaller one spreads a
+/// batch over more writes.
+pub const SHARD_SIZE: u32 = 64;
 
-/// How many addresses that have rested are freed where none is free: each may be a write.
-const WOKEN_WHEN_FULL: usize = PART_SIZE as usize;
+/// Expired addresses to free at once when no address is left. Each may cost a write.
+const EXPIRED_WHEN_FULL: usize = SHARD_SIZE as usize;
 
-/// Who has which address.
+/// The allocated and quarantined addresses of the ExternalCIDR.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct External {
+pub(super) struct ExternalAllocator {
     network: Cidr,
-    /// By their position in the network.
-    given: BTreeMap<u32, Given>,
+    /// By position in the CIDR.
+    allocations: BTreeMap<u32, Allocation>,
     /// Positions, by the endpoint's own address.
     by_ip: BTreeMap<IpAddr, u32>,
-    /// Those that nobody has any more, by when they have rested.
-    resting: BTreeSet<(Timestamp, u32)>,
-    /// Those that were asked for again before they had.
-    woken: BTreeSet<(Timestamp, u32)>,
-    /// Position of the address given last: the next one is looked for after it.
+    /// Positions of quarantined addresses, by expiry.
+    quarantined: BTreeSet<(Timestamp, u32)>,
+    /// Positions of addresses that their endpoint got back before the expiry.
+    reused: BTreeSet<(Timestamp, u32)>,
+    /// Position of the latest allocation: the search for a free address starts after it.
     pub(super) last: u32,
-    /// How many may be asked for before what has changed is written.
+    /// Requests of this batch that are still to come.
     expected: u32,
 }
 
-/// An address that is in use or rests.
+/// An allocated or quarantined address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Given {
-    /// The endpoint that has it, or had it last.
+pub(super) struct Allocation {
+    /// The current or last endpoint.
     pub(super) ip: IpAddr,
-    /// The clusters that the endpoint is reflected to, in order, and who asked for it. None: it rests.
+    /// The clusters for which the endpoint is mapped, sorted, with the owners of each mapping.
+    /// Empty while the address is quarantined.
     clusters: Vec<(ClusterId, Owners)>,
-    /// When it rests, or did before it was asked for again: what is stored of that stays until the
-    /// time is over, so that no crash can lose it.
-    pub(super) rest: Option<Rest>,
+    /// The quarantine. When the endpoint is mapped again before the expiry, the stored entry stays
+    /// until then, so that no crash can lose it.
+    pub(super) quarantine: Option<Quarantine>,
 }
 
-/// No other endpoint gets an address before that.
+/// Keeps an address from other endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rest {
+pub(super) struct Quarantine {
     pub(super) until: Timestamp,
-    /// The last cluster that the endpoint was reflected to.
+    /// The cluster of the last mapping. Its shard stores the quarantine.
     pub(super) after: ClusterId,
 }
 
-impl Given {
+impl Allocation {
     pub(super) fn is_used_by(&self, cluster: &ClusterId) -> bool {
         self.place(cluster).is_ok()
     }
 
-    /// Who asked for it for a cluster.
+    /// The owners of the mapping for a cluster.
     pub(super) fn owners(&self, cluster: &ClusterId) -> Option<&Owners> {
         self.place(cluster).ok().map(|place| &self.clusters[place].1)
     }
 
-    /// Where a cluster is in the list, or would be.
+    /// The index of a cluster in the list, or where to insert it.
     fn place(&self, cluster: &ClusterId) -> Result<usize, usize> {
         self.clusters.binary_search_by(|(known, _)| known.cmp(cluster))
     }
 
     fn new(ip: IpAddr) -> Self {
-        Self { ip, clusters: Vec::new(), rest: None }
+        Self { ip, clusters: Vec::new(), quarantine: None }
     }
 
     fn is_used(&self) -> bool {
@@ -90,84 +90,84 @@ impl Given {
     }
 }
 
-impl External {
+impl ExternalAllocator {
     pub(super) fn new(network: Cidr) -> Self {
         Self {
             network,
-            given: BTreeMap::new(),
+            allocations: BTreeMap::new(),
             by_ip: BTreeMap::new(),
-            resting: BTreeSet::new(),
-            woken: BTreeSet::new(),
+            quarantined: BTreeSet::new(),
+            reused: BTreeSet::new(),
             last: 0,
             expected: 0,
         }
     }
 
-    /// Those that are asked for together are to be in as few parts as can be, since each is written:
-    /// where the rest of the present one is too small for half of them, a new one is begun. What is
-    /// left out is given when all of the network has been gone through.
+    /// Announces a batch of requests. Each changed shard costs a write, so a batch should be in few
+    /// shards: if the current shard has no room for half of it, allocation starts in a new one. The
+    /// skipped addresses are allocated after the search has wrapped around.
     pub(super) fn expect(&mut self, count: u32) {
-        self.expected = count.min(PART_SIZE);
+        self.expected = count.min(SHARD_SIZE);
     }
 
     pub(super) fn network(&self) -> Cidr {
         self.network
     }
 
-    /// The address of an endpoint for a cluster, which its owner keeps until it gives it back. Also
-    /// where there is none, parts may have `changed`.
+    /// Maps an endpoint for a cluster and adds the owner. Shards may have `changed` even on error.
     pub(super) fn map(
         &mut self,
         cluster: &ClusterId,
         ip: IpAddr,
         owner: &MappingOwner,
         now: Timestamp,
-        changed: &mut BTreeSet<Part>,
+        changed: &mut BTreeSet<StorageShard>,
     ) -> Result<ExternalIp, IpamError> {
         let position = match self.by_ip.get(&ip) {
             Some(position) => *position,
-            None => return self.give(cluster, ip, owner, now, changed),
+            None => return self.allocate(cluster, ip, owner, now, changed),
         };
-        let given = self.given.get_mut(&position).expect("both know the same");
-        let place = given.place(cluster);
+        let allocation = self.allocations.get_mut(&position).expect("by_ip and allocations agree");
+        let place = allocation.place(cluster);
         if let Ok(place) = place
-            && given.clusters[place].1.add(owner)?
+            && allocation.clusters[place].1.add(owner)?
         {
-            changed.insert(Part::of(cluster, position));
+            changed.insert(StorageShard::of(cluster, position));
         }
         if let Err(place) = place {
-            given.clusters.insert(place, (cluster.clone(), Owners::only(owner)));
-            changed.insert(Part::of(cluster, position));
-            let stays = given.rest.clone().filter(|rest| rest.after != *cluster);
-            if let Some(rest) = std::mem::replace(&mut given.rest, stays.clone()) {
-                self.forget(rest.until, position);
+            allocation.clusters.insert(place, (cluster.clone(), Owners::only(owner)));
+            changed.insert(StorageShard::of(cluster, position));
+            let stays =
+                allocation.quarantine.clone().filter(|quarantine| quarantine.after != *cluster);
+            if let Some(quarantine) = std::mem::replace(&mut allocation.quarantine, stays.clone()) {
+                self.unschedule(quarantine.until, position);
             }
-            self.woken.extend(stays.map(|rest| (rest.until, position)));
+            self.reused.extend(stays.map(|quarantine| (quarantine.until, position)));
         }
         Ok(self.address(position))
     }
 
-    /// An owner gives back the address of an endpoint for a cluster: the parts that this has changed.
-    /// The endpoint keeps it as long as it has other owners.
+    /// Removes an owner from the mapping of an endpoint for a cluster, and the mapping with its
+    /// last owner. Returns the changed shards.
     pub(super) fn unmap(
         &mut self,
         cluster: &ClusterId,
         ip: IpAddr,
         owner: &MappingOwner,
         now: Timestamp,
-    ) -> Vec<Part> {
+    ) -> Vec<StorageShard> {
         let Some(position) = self.by_ip.get(&ip).copied() else { return Vec::new() };
-        let Some(given) = self.given.get_mut(&position) else { return Vec::new() };
-        let Ok(place) = given.place(cluster) else { return Vec::new() };
-        let owners = &mut given.clusters[place].1;
+        let Some(allocation) = self.allocations.get_mut(&position) else { return Vec::new() };
+        let Ok(place) = allocation.place(cluster) else { return Vec::new() };
+        let owners = &mut allocation.clusters[place].1;
         match owners.remove(owner) {
-            true if owners.is_empty() => self.leave(cluster, position, now),
-            true => vec![Part::of(cluster, position)],
+            true if owners.is_empty() => self.release(cluster, position, now),
+            true => vec![StorageShard::of(cluster, position)],
             false => Vec::new(),
         }
     }
 
-    /// The endpoints, in order, that an owner has mapped for a cluster, after this one.
+    /// The endpoints greater than `after` that an owner has mapped for a cluster, in order.
     pub(super) fn mapped_by(
         &self,
         cluster: &ClusterId,
@@ -176,60 +176,73 @@ impl External {
     ) -> impl Iterator<Item = IpAddr> {
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let is_its = move |position: &u32| {
-            self.given[position].owners(cluster).is_some_and(|owners| owners.has(owner))
+            self.allocations[position].owners(cluster).is_some_and(|owners| owners.has(owner))
         };
         let all = self.by_ip.range(range);
         all.filter(move |(_, position)| is_its(position)).map(|(ip, _)| *ip)
     }
 
-    /// The endpoints in a network, but for those that stay, are reflected to no cluster any more: the
-    /// parts that this has changed.
+    /// Removes all mappings of the endpoints in a CIDR, except those that stay. Returns the changed
+    /// shards.
     pub(super) fn unmap_within(
         &mut self,
         network: Cidr,
         now: Timestamp,
         stays: impl Fn(IpAddr) -> bool,
-    ) -> Vec<Part> {
+    ) -> Vec<StorageShard> {
         let all = network.net().network()..=network.net().broadcast();
         let left = self.by_ip.range(all).filter(|(ip, _)| !stays(**ip));
         let left = left.flat_map(|(_, position)| {
-            self.given[position].clusters.iter().map(|(cluster, _)| (cluster.clone(), *position))
+            self.allocations[position]
+                .clusters
+                .iter()
+                .map(|(cluster, _)| (cluster.clone(), *position))
         });
         let left: Vec<_> = left.collect();
-        left.iter().flat_map(|(cluster, position)| self.leave(cluster, *position, now)).collect()
+        left.iter().flat_map(|(cluster, position)| self.release(cluster, *position, now)).collect()
     }
 
     pub(super) fn get(&self, cluster: &ClusterId, ip: IpAddr) -> Option<ExternalIp> {
         let position = self.by_ip.get(&ip)?;
-        self.given[position].is_used_by(cluster).then(|| self.address(*position))
+        self.allocations[position].is_used_by(cluster).then(|| self.address(*position))
     }
 
-    /// Takes a cluster out of all endpoints, and says which parts that changes.
-    pub(super) fn remove_cluster(&mut self, cluster: &ClusterId, now: Timestamp) -> Vec<Part> {
-        let concerned = self.given.iter().filter(|(_, given)| given.is_used_by(cluster));
+    /// Removes all mappings for a cluster. Returns the changed shards.
+    pub(super) fn remove_cluster(
+        &mut self,
+        cluster: &ClusterId,
+        now: Timestamp,
+    ) -> Vec<StorageShard> {
+        let concerned =
+            self.allocations.iter().filter(|(_, allocation)| allocation.is_used_by(cluster));
         let concerned: Vec<u32> = concerned.map(|(position, _)| *position).collect();
-        concerned.into_iter().flat_map(|position| self.leave(cluster, position, now)).collect()
+        concerned.into_iter().flat_map(|position| self.release(cluster, position, now)).collect()
     }
 
-    /// Forgets what has rested, at most so many, and notes which parts that changes.
-    pub(super) fn wake(&mut self, now: Timestamp, most: usize, changed: &mut BTreeSet<Part>) {
-        let over = |all: &BTreeSet<(Timestamp, u32)>| {
-            let rested = all.iter().take_while(|(until, _)| *until <= now);
-            rested.take(most).map(|(_, position)| *position).collect::<Vec<_>>()
+    /// Ends at most `most` expired quarantines, and adds the changed shards to `changed`.
+    pub(super) fn expire(
+        &mut self,
+        now: Timestamp,
+        most: usize,
+        changed: &mut BTreeSet<StorageShard>,
+    ) {
+        let expired = |all: &BTreeSet<(Timestamp, u32)>| {
+            let expired = all.iter().take_while(|(until, _)| *until <= now);
+            expired.take(most).map(|(_, position)| *position).collect::<Vec<_>>()
         };
-        let rested = over(&self.resting).into_iter().chain(over(&self.woken)).take(most);
-        for position in rested.collect::<Vec<_>>() {
-            changed.extend(self.end_rest(position));
+        let expired = expired(&self.quarantined).into_iter().chain(expired(&self.reused));
+        for position in expired.take(most).collect::<Vec<_>>() {
+            changed.extend(self.end_quarantine(position));
         }
     }
 
-    /// When the first one has rested.
-    pub(super) fn next_to_wake(&self) -> Option<Timestamp> {
-        let first = [self.resting.first(), self.woken.first()];
+    /// When the first quarantine expires.
+    pub(super) fn next_expiry(&self) -> Option<Timestamp> {
+        let first = [self.quarantined.first(), self.reused.first()];
         first.into_iter().flatten().map(|(until, _)| *until).min()
     }
 
-    /// Takes over that an endpoint has an address for these clusters, unless that can't be right.
+    /// Restores the mapping of an endpoint for these clusters, unless it is invalid.
     pub(super) fn restore(
         &mut self,
         ip: IpAddr,
@@ -238,153 +251,162 @@ impl External {
     ) {
         let Some(position) = self.restorable(ip, external) else { return };
         for (cluster, owners) in clusters {
-            let given = self.given.entry(position).or_insert_with(|| Given::new(ip));
-            match given.place(&cluster) {
-                Ok(place) => given.clusters[place].1.extend(&owners),
-                Err(place) => given.clusters.insert(place, (cluster, owners)),
+            let allocation =
+                self.allocations.entry(position).or_insert_with(|| Allocation::new(ip));
+            match allocation.place(&cluster) {
+                Ok(place) => allocation.clusters[place].1.extend(&owners),
+                Err(place) => allocation.clusters.insert(place, (cluster, owners)),
             }
             self.by_ip.insert(ip, position);
             self.last = self.last.max(position);
         }
     }
 
-    /// Takes over that an address rests. Of several times the latest counts.
-    pub(super) fn restore_resting(&mut self, ip: IpAddr, external: ExternalIp, rest: Rest) {
+    /// Restores the quarantine of an address, unless it is invalid. The latest expiry counts.
+    pub(super) fn restore_quarantined(
+        &mut self,
+        ip: IpAddr,
+        external: ExternalIp,
+        quarantine: Quarantine,
+    ) {
         let Some(position) = self.restorable(ip, external) else { return };
-        let given = self.given.entry(position).or_insert_with(|| Given::new(ip));
-        if given.rest.as_ref().is_some_and(|known| known.until >= rest.until) {
+        let allocation = self.allocations.entry(position).or_insert_with(|| Allocation::new(ip));
+        if allocation.quarantine.as_ref().is_some_and(|known| known.until >= quarantine.until) {
             return;
         }
-        let (until, is_used) = (rest.until, given.is_used());
-        if let Some(before) = given.rest.replace(rest) {
-            self.forget(before.until, position);
+        let (until, is_used) = (quarantine.until, allocation.is_used());
+        if let Some(before) = allocation.quarantine.replace(quarantine) {
+            self.unschedule(before.until, position);
         }
-        let resting = if is_used { &mut self.woken } else { &mut self.resting };
-        resting.insert((until, position));
+        let quarantined = if is_used { &mut self.reused } else { &mut self.quarantined };
+        quarantined.insert((until, position));
         self.by_ip.insert(ip, position);
         self.last = self.last.max(position);
     }
 
-    /// All that is in use or rests, in order, each for all parts that it is stored in.
-    pub(super) fn all(&self) -> impl Iterator<Item = (Part, ExternalIp, &Given)> {
-        self.given.iter().flat_map(move |(position, given)| {
-            let after = given.rest.iter().map(|rest| &rest.after);
-            let used_by = given.clusters.iter().map(|(cluster, _)| cluster);
+    /// All allocated and quarantined addresses in order, once for each shard that stores them.
+    pub(super) fn all(&self) -> impl Iterator<Item = (StorageShard, ExternalIp, &Allocation)> {
+        self.allocations.iter().flat_map(move |(position, allocation)| {
+            let after = allocation.quarantine.iter().map(|quarantine| &quarantine.after);
+            let used_by = allocation.clusters.iter().map(|(cluster, _)| cluster);
             let clusters: BTreeSet<_> = used_by.chain(after).collect();
-            let stored =
-                move |cluster| (Part::of(cluster, *position), self.address(*position), given);
+            let stored = move |cluster| {
+                (StorageShard::of(cluster, *position), self.address(*position), allocation)
+            };
             clusters.into_iter().map(stored)
         })
     }
 
-    /// What is in use or rests in the places of these parts, whatever the cluster.
-    pub(super) fn in_parts(
+    /// The allocated and quarantined addresses of these shards, for all clusters.
+    pub(super) fn in_shards(
         &self,
         numbers: Range<u32>,
-    ) -> impl Iterator<Item = (ExternalIp, &Given)> {
-        let place = |number: u32| number.saturating_mul(PART_SIZE);
-        let range = place(numbers.start)..place(numbers.end);
-        self.given.range(range).map(|(position, given)| (self.address(*position), given))
+    ) -> impl Iterator<Item = (ExternalIp, &Allocation)> {
+        let position = |number: u32| number.saturating_mul(SHARD_SIZE);
+        let range = position(numbers.start)..position(numbers.end);
+        self.allocations
+            .range(range)
+            .map(|(position, allocation)| (self.address(*position), allocation))
     }
 
-    fn give(
+    fn allocate(
         &mut self,
         cluster: &ClusterId,
         ip: IpAddr,
         owner: &MappingOwner,
         now: Timestamp,
-        changed: &mut BTreeSet<Part>,
+        changed: &mut BTreeSet<StorageShard>,
     ) -> Result<ExternalIp, IpamError> {
         if self.is_full() {
-            self.wake(now, WOKEN_WHEN_FULL, changed);
+            self.expire(now, EXPIRED_WHEN_FULL, changed);
         }
         let position = self.next_free().ok_or_else(|| self.full(now))?;
         self.last = position;
         self.expected = self.expected.saturating_sub(1);
         let clusters = vec![(cluster.clone(), Owners::only(owner))];
-        self.given.insert(position, Given { clusters, ..Given::new(ip) });
+        self.allocations.insert(position, Allocation { clusters, ..Allocation::new(ip) });
         self.by_ip.insert(ip, position);
-        changed.insert(Part::of(cluster, position));
+        changed.insert(StorageShard::of(cluster, position));
         Ok(self.address(position))
     }
 
-    fn leave(&mut self, cluster: &ClusterId, position: u32, now: Timestamp) -> Vec<Part> {
-        let Some(given) = self.given.get_mut(&position) else { return Vec::new() };
-        let Ok(place) = given.place(cluster) else { return Vec::new() };
-        given.clusters.remove(place);
-        let mut changed = vec![Part::of(cluster, position)];
-        if !given.is_used() {
-            let rest = Rest { until: rested(now), after: cluster.clone() };
-            let until = rest.until;
-            if let Some(before) = given.rest.replace(rest) {
-                self.forget(before.until, position);
-                changed.push(Part::of(&before.after, position));
+    fn release(&mut self, cluster: &ClusterId, position: u32, now: Timestamp) -> Vec<StorageShard> {
+        let Some(allocation) = self.allocations.get_mut(&position) else { return Vec::new() };
+        let Ok(place) = allocation.place(cluster) else { return Vec::new() };
+        allocation.clusters.remove(place);
+        let mut changed = vec![StorageShard::of(cluster, position)];
+        if !allocation.is_used() {
+            let quarantine = Quarantine { until: quarantine_end(now), after: cluster.clone() };
+            let until = quarantine.until;
+            if let Some(before) = allocation.quarantine.replace(quarantine) {
+                self.unschedule(before.until, position);
+                changed.push(StorageShard::of(&before.after, position));
             }
-            self.resting.insert((until, position));
+            self.quarantined.insert((until, position));
         }
         changed
     }
 
-    fn end_rest(&mut self, position: u32) -> Option<Part> {
-        let given = self.given.get_mut(&position)?;
-        let rest = given.rest.take()?;
-        if !given.is_used() {
-            self.by_ip.remove(&given.ip);
-            self.given.remove(&position);
+    fn end_quarantine(&mut self, position: u32) -> Option<StorageShard> {
+        let allocation = self.allocations.get_mut(&position)?;
+        let quarantine = allocation.quarantine.take()?;
+        if !allocation.is_used() {
+            self.by_ip.remove(&allocation.ip);
+            self.allocations.remove(&position);
         }
-        self.forget(rest.until, position);
-        Some(Part::of(&rest.after, position))
+        self.unschedule(quarantine.until, position);
+        Some(StorageShard::of(&quarantine.after, position))
     }
 
-    fn forget(&mut self, until: Timestamp, position: u32) {
-        self.resting.remove(&(until, position));
-        self.woken.remove(&(until, position));
+    fn unschedule(&mut self, until: Timestamp, position: u32) {
+        self.quarantined.remove(&(until, position));
+        self.reused.remove(&(until, position));
     }
 
     fn is_full(&self) -> bool {
-        self.given.len() >= self.positions().count()
+        self.allocations.len() >= self.positions().count()
     }
 
-    /// Free places are looked for one after the other: there are few that are taken before the next.
+    /// Searches linearly: few addresses after the latest allocation are in use.
     fn next_free(&self) -> Option<u32> {
         if self.is_full() {
             return None;
         }
         let positions = self.positions();
         let next = self.last.saturating_add(1);
-        let of_part = next % PART_SIZE;
-        let is_too_small = of_part > 0 && PART_SIZE - of_part < self.expected / 2;
-        let next = if is_too_small { next.saturating_add(PART_SIZE - of_part) } else { next };
+        let used = next % SHARD_SIZE;
+        let is_too_small = used > 0 && SHARD_SIZE - used < self.expected / 2;
+        let next = if is_too_small { next.saturating_add(SHARD_SIZE - used) } else { next };
         let after = next.max(*positions.start())..=*positions.end();
-        after.chain(positions).find(|position| !self.given.contains_key(position))
+        after.chain(positions).find(|position| !self.allocations.contains_key(position))
     }
 
     fn full(&self, now: Timestamp) -> IpamError {
-        let first = self.resting.first();
+        let first = self.quarantined.first();
         IpamError::ExternalFull {
             network: self.network,
-            resting: self.resting.len(),
+            quarantined: self.quarantined.len(),
             first: first.map_or(0, |(until, _)| until.duration_since(now).as_secs().max(0)),
         }
     }
 
-    /// Where a stored address is, if it can have been given to that endpoint.
+    /// The position of a stored address, if it is valid for that endpoint.
     fn restorable(&self, ip: IpAddr, external: ExternalIp) -> Option<u32> {
         let position = self.position(external)?;
         let is_it = self.positions().contains(&position)
             && super::endpoints::check_endpoint(ip, self.network).is_ok()
-            && self.given.get(&position).is_none_or(|given| given.ip == ip)
+            && self.allocations.get(&position).is_none_or(|allocation| allocation.ip == ip)
             && self.by_ip.get(&ip).is_none_or(|known| *known == position);
         is_it.then_some(position)
     }
 
-    /// What can be given: not the network's own address, not the first host's, which stands for
-    /// this cluster itself, and not the broadcast address.
+    /// The positions to allocate: all but the network address, the first host, which is the
+    /// gateway's address, and the broadcast address.
     fn positions(&self) -> RangeInclusive<u32> {
         let bits = self.network.net().max_prefix_len() - self.network.net().prefix_len();
         let size = 1_u32.checked_shl(bits.into()).unwrap_or(u32::MAX);
-        let itself = self.position(ExternalIp(first_host(self.network))).unwrap_or(0);
-        itself + 1..=size.saturating_sub(2)
+        let gateway = self.position(ExternalIp(first_host(self.network))).unwrap_or(0);
+        gateway + 1..=size.saturating_sub(2)
     }
 
     fn position(&self, external: ExternalIp) -> Option<u32> {
@@ -404,9 +426,9 @@ impl External {
     }
 }
 
-/// When an address that is freed now has rested, in whole seconds, as it is stored.
-pub(super) fn rested(now: Timestamp) -> Timestamp {
-    Timestamp::from_second(now.as_second() + REST.as_secs() + 1).unwrap_or(Timestamp::MAX)
+/// When a quarantine that starts now ends, in whole seconds, as it is stored.
+pub(super) fn quarantine_end(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second() + QUARANTINE.as_secs() + 1).unwrap_or(Timestamp::MAX)
 }
 
 fn bits(ip: IpAddr) -> u128 {

@@ -1,4 +1,4 @@
-//! Who has asked for a mapping, and may give it back.
+//! The owners of a mapping. It exists until each of them has unmapped it.
 
 use std::{collections::BTreeSet, str::FromStr};
 
@@ -6,18 +6,18 @@ use tombolo_api::net::ClusterMapping;
 
 use super::IpamError;
 
-/// How many owners one mapping may have: they are stored with it.
+/// Owners of one mapping. They are stored with it, so the number is limited.
 const MAX_OWNERS: usize = 16;
 
-/// Characters of a name.
+/// Characters of an owner's name.
 const MAX_LENGTH: usize = 63;
 
-/// A client of the address service, by the name that it has chosen. Those that give none share the
-/// empty one.
+/// The name of a client of the address service, chosen by the client. Clients that send no name
+/// share the empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MappingOwner(String);
 
-/// A text that can't be the name of an owner.
+/// Not a valid owner name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an owner has at most 63 characters: lower-case letters, digits, '-' and '.'")]
 pub struct NotAnOwner;
@@ -34,7 +34,7 @@ impl FromStr for MappingOwner {
     }
 }
 
-/// The owners of one mapping, in order.
+/// The owners of one mapping, sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Owners(Vec<MappingOwner>);
 
@@ -43,14 +43,14 @@ impl Owners {
         Self(vec![owner.clone()])
     }
 
-    /// As they are stored. No name stands for the empty one; names that can't be any are left out.
+    /// Reads the stored form. An empty list stands for the empty name; invalid names are dropped.
     pub(super) fn restore(stored: &ClusterMapping) -> Self {
         let read: Vec<_> = stored.owners.iter().filter_map(|name| name.parse().ok()).collect();
         let read: Vec<_> = read.into_iter().take(MAX_OWNERS).collect();
         Self(if read.is_empty() { vec![MappingOwner::default()] } else { read })
     }
 
-    /// As they are stored.
+    /// The stored form.
     pub(super) fn stored(&self) -> ClusterMapping {
         let is_unnamed = *self.0 == [MappingOwner::default()];
         let named = self.0.iter().filter(|_| !is_unnamed);
@@ -61,7 +61,7 @@ impl Owners {
         self.0.binary_search(owner).is_ok()
     }
 
-    /// Returns whether it is a new one.
+    /// Returns whether the owner is new.
     pub(super) fn add(&mut self, owner: &MappingOwner) -> Result<bool, IpamError> {
         match self.0.binary_search(owner) {
             Ok(_) => Ok(false),
@@ -73,12 +73,12 @@ impl Owners {
         }
     }
 
-    /// Returns whether it was one.
+    /// Returns whether it was an owner.
     pub(super) fn remove(&mut self, owner: &MappingOwner) -> bool {
         self.0.binary_search(owner).map(|place| self.0.remove(place)).is_ok()
     }
 
-    /// Takes over others, as many as there is room for.
+    /// Adds other owners, up to the maximum.
     pub(super) fn extend(&mut self, others: &Self) {
         let all: BTreeSet<_> = self.0.iter().chain(&others.0).cloned().collect();
         self.0 = all.into_iter().take(MAX_OWNERS).collect();
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_is_a_short_name_or_none() {
+    fn an_owner_name_is_short_or_empty() {
         for good in ["", "liqo-kubelet", "a.b-1", &"a".repeat(63)] {
             assert_eq!(good.parse(), Ok(MappingOwner(good.to_owned())), "{good:?}");
         }
@@ -104,10 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_stored_and_read_as_they_are() {
+    fn stored_owners_are_restored() {
         let mut owners = Owners::default();
         owners.add(&MappingOwner::default()).unwrap();
-        assert_eq!(owners.stored(), ClusterMapping::default(), "as it was before there were any");
+        assert_eq!(owners.stored(), ClusterMapping::default(), "the empty name is not stored");
         assert_eq!(Owners::restore(&owners.stored()), owners);
         owners.add(&"b".parse().unwrap()).unwrap();
         owners.add(&"a".parse().unwrap()).unwrap();
@@ -117,21 +117,21 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_spoiled_keeps_the_mapping() {
-        let spoiled = ClusterMapping { owners: ["Not a name".to_owned()].into() };
-        assert!(Owners::restore(&spoiled).has(&MappingOwner::default()));
+    fn a_mapping_with_invalid_owners_is_kept() {
+        let invalid = ClusterMapping { owners: ["Not a name".to_owned()].into() };
+        assert!(Owners::restore(&invalid).has(&MappingOwner::default()));
         let many = ClusterMapping { owners: (0..100).map(|n| format!("o{n}")).collect() };
         assert_eq!(Owners::restore(&many).0.len(), MAX_OWNERS);
     }
 
     #[test]
-    fn a_mapping_has_only_so_many_owners() {
+    fn the_number_of_owners_is_limited() {
         let mut owners = Owners::default();
         let owner = |n: usize| format!("o{n}").parse::<MappingOwner>().unwrap();
         for n in 0..MAX_OWNERS {
             assert_eq!(owners.add(&owner(n)), Ok(true));
         }
         assert!(owners.add(&owner(MAX_OWNERS)).is_err());
-        assert_eq!(owners.add(&owner(0)), Ok(false), "those that are there stay");
+        assert_eq!(owners.add(&owner(0)), Ok(false), "existing owners stay");
     }
 }

@@ -1,4 +1,4 @@
-//! Looking for a free network.
+//! The search for a free CIDR in the pools.
 
 use std::{net::IpAddr, ops::RangeInclusive, sync::LazyLock};
 
@@ -8,40 +8,41 @@ use tombolo_api::Cidr;
 use super::{Config, IpamError};
 use crate::translate::overlap;
 
-/// The private networks, from which everything is taken unless more are given.
+/// The default pools: private networks (RFC 1918, RFC 4193).
 const PRIVATE: [&str; 4] = ["10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12", "fd00::/8"];
 
-/// What else is nobody's in the world: a peer that has it keeps it, but nothing is taken from it.
+/// Other networks that are not public. A peer that uses them keeps them, but nothing is allocated
+/// from them.
 const LOCAL: [&str; 3] = ["100.64.0.0/10", "198.18.0.0/15", "fc00::/7"];
 
-/// What no peer's network may be called by, and where no endpoint is that a peer may reach: hosts have
-/// uses of their own for it.
+/// Networks with a special meaning on hosts. They are never allocated, and their addresses are not
+/// mapped.
 static SPECIAL: LazyLock<[(Cidr, &str); 9]> = LazyLock::new(|| {
     let link_local =
-        "it is link-local: on every node somebody else, such as a cloud's metadata service";
+        "it is link-local: a different host on every node, such as a cloud's metadata service";
     [
         ("0.0.0.0/8", "it is unspecified"),
         ("127.0.0.0/8", "it is a loopback address"),
         ("169.254.0.0/16", link_local),
-        ("224.0.0.0/4", "it is a group of hosts"),
-        ("240.0.0.0/4", "it is of the overlay between the nodes, or nobody's"),
+        ("224.0.0.0/4", "it is a multicast address"),
+        ("240.0.0.0/4", "it is reserved, or used by the overlay between the nodes"),
         ("::/128", "it is unspecified"),
         ("::1/128", "it is a loopback address"),
         ("fe80::/10", link_local),
-        ("ff00::/8", "it is a group of hosts"),
+        ("ff00::/8", "it is a multicast address"),
     ]
     .map(|(text, why)| (text.parse().expect("a network"), why))
 });
 
-/// The size of an external network, and how small it may be where there is little room.
+/// Prefix lengths of the ExternalCIDR: the first is preferred, longer ones are for full pools.
 const EXTERNAL_PREFIXES: RangeInclusive<u8> = 16..=24;
 
-/// The private networks and those that are given beside them.
+/// The default pools and additional ones.
 pub fn pools(additional: &[Cidr]) -> Vec<Cidr> {
     parse(&PRIVATE).chain(additional.iter().copied()).collect()
 }
 
-/// The network that a node's address is taken to be in: its size is nowhere to be read.
+/// The assumed network of a node's address. Kubernetes does not report its prefix length.
 pub fn node_network(ip: IpAddr) -> Cidr {
     let net = match ip {
         IpAddr::V4(ip) => Ipv4Net::new_assert(ip, 24).trunc().into(),
@@ -50,60 +51,60 @@ pub fn node_network(ip: IpAddr) -> Cidr {
     IpNet::try_into(net).expect("it is truncated")
 }
 
-/// What an address is, if it is one that hosts have uses of their own for.
+/// The meaning of an address in a special network.
 pub(super) fn special(ip: IpAddr) -> Option<&'static str> {
     SPECIAL.iter().find(|(network, _)| network.net().contains(&ip)).map(|(_, why)| *why)
 }
 
-/// Networks that are in use, and names that nobody gets yet.
+/// CIDRs in use and in quarantine.
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
     used: Vec<Cidr>,
-    /// Each with the seconds for which it still rests.
-    resting: Vec<(Cidr, i64)>,
+    /// With the remaining seconds.
+    quarantined: Vec<(Cidr, i64)>,
 }
 
 impl Taken {
     pub(super) fn new(own: &[Cidr], reserved: &[Cidr]) -> Self {
         let special = SPECIAL.iter().map(|(network, _)| network);
         let used = special.chain(own).chain(reserved).copied().collect();
-        Self { used, resting: Vec::new() }
+        Self { used, quarantined: Vec::new() }
     }
 
     pub(super) fn extend(&mut self, cidrs: impl IntoIterator<Item = Cidr>) {
         self.used.extend(cidrs);
     }
 
-    /// These rest, each for so many seconds more.
-    pub(super) fn rest(&mut self, names: impl IntoIterator<Item = (Cidr, i64)>) {
-        self.resting.extend(names);
+    /// Adds quarantined CIDRs with the remaining seconds.
+    pub(super) fn quarantine(&mut self, cidrs: impl IntoIterator<Item = (Cidr, i64)>) {
+        self.quarantined.extend(cidrs);
     }
 
-    /// The name that a network has already, if nobody else uses it, else a new one: the network
-    /// itself, or one of those that it `had`, where they are free.
+    /// The `current` translated CIDR of a network if no other cluster uses it, else a new one.
     pub(super) fn keep_or_choose(
         &self,
-        name: Option<Cidr>,
-        had: &[Cidr],
+        current: Option<Cidr>,
+        former: &[Cidr],
         wanted: Cidr,
         pools: &[Cidr],
     ) -> Result<Cidr, IpamError> {
-        match name {
-            Some(name) if !self.used.iter().any(|used| overlap(*used, name)) => Ok(name),
-            _ => self.choose(had, wanted, pools),
+        match current {
+            Some(cidr) if !self.used.iter().any(|used| overlap(*used, cidr)) => Ok(cidr),
+            _ => self.choose(former, wanted, pools),
         }
     }
 
-    /// `wanted` itself if it is free and in a pool, else one that it `had`, else the first free
-    /// network of its size: no peer gets to stand for a network of the world.
-    fn choose(&self, had: &[Cidr], wanted: Cidr, pools: &[Cidr]) -> Result<Cidr, IpamError> {
+    /// `wanted` itself if it is free and not public, else a free one of its `former` translated
+    /// CIDRs, else the first free CIDR of its size. A peer that uses a public network must not make
+    /// the real one unreachable.
+    fn choose(&self, former: &[Cidr], wanted: Cidr, pools: &[Cidr]) -> Result<Cidr, IpamError> {
         let is_within = |pool: &Cidr| pool.net().contains(&wanted.net());
         let is_local = pools.iter().copied().chain(parse(&LOCAL)).any(|pool| is_within(&pool));
         if is_local && self.overlapping(wanted).is_none() {
             return Ok(wanted);
         }
-        if let Some(name) = had.iter().find(|name| self.overlapping(**name).is_none()) {
-            return Ok(*name);
+        if let Some(cidr) = former.iter().find(|cidr| self.overlapping(**cidr).is_none()) {
+            return Ok(*cidr);
         }
         let same_family = |pool: &&Cidr| is_same_family(**pool, wanted);
         pools
@@ -114,17 +115,18 @@ impl Taken {
     }
 
     fn no_room(&self, wanted: Cidr, pools: &[Cidr]) -> IpamError {
-        let resting = self.resting.iter().filter(|(name, _)| is_same_family(*name, wanted));
-        let resting = resting.map(|(_, left)| *left);
+        let quarantined = self.quarantined.iter();
+        let quarantined = quarantined.filter(|(cidr, _)| is_same_family(*cidr, wanted));
+        let left = quarantined.map(|(_, left)| *left);
         IpamError::NoRoom {
             wanted,
             pools: pools.to_vec(),
-            resting: resting.clone().count(),
-            first: resting.min().unwrap_or(0),
+            quarantined: left.clone().count(),
+            first: left.min().unwrap_or(0),
         }
     }
 
-    /// The first free network with a prefix of that length.
+    /// The first free CIDR with that prefix length.
     fn first_free(&self, pool: Cidr, prefix: u8) -> Option<Cidr> {
         if prefix < pool.net().prefix_len() {
             return None;
@@ -139,12 +141,12 @@ impl Taken {
     }
 
     fn overlapping(&self, cidr: Cidr) -> Option<Cidr> {
-        let resting = self.resting.iter().map(|(name, _)| name);
-        self.used.iter().chain(resting).copied().find(|taken| overlap(*taken, cidr))
+        let quarantined = self.quarantined.iter().map(|(cidr, _)| cidr);
+        self.used.iter().chain(quarantined).copied().find(|taken| overlap(*taken, cidr))
     }
 }
 
-/// This cluster's external network: of the family of its pods.
+/// Chooses this cluster's ExternalCIDR, of the address family of the PodCIDR.
 pub(super) fn choose_external(config: &Config) -> Result<Cidr, IpamError> {
     let own = [config.pod_cidr, config.service_cidr];
     let taken = Taken::new(&own, &config.reserved);
@@ -160,8 +162,8 @@ pub(super) fn choose_external(config: &Config) -> Result<Cidr, IpamError> {
         })
 }
 
-/// Whether a network can go on being the external one. One that is in use stays, whatever size is
-/// asked for.
+/// Whether the ExternalCIDR can stay. While peers use it, its prefix length and reserved CIDRs do
+/// not matter.
 pub(super) fn is_external(network: Cidr, config: &Config, is_alone: bool) -> bool {
     let own = [config.pod_cidr, config.service_cidr];
     let has_size = external_prefixes(config).contains(&network.net().prefix_len());
@@ -170,7 +172,7 @@ pub(super) fn is_external(network: Cidr, config: &Config, is_alone: bool) -> boo
         && (!is_alone || has_size && !config.reserved.iter().any(|it| overlap(*it, network)))
 }
 
-/// The sizes that an external network may have, as many addresses in either family.
+/// The allowed prefix lengths of the ExternalCIDR: as many addresses in IPv6 as in IPv4.
 fn external_prefixes(config: &Config) -> RangeInclusive<u8> {
     let more = config.pod_cidr.net().max_prefix_len() - 32;
     let (first, last) = match config.external_prefix {
@@ -205,13 +207,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_free_network_is_kept() {
+    fn a_free_cidr_is_not_translated() {
         let taken = Taken::new(&[cidr("10.0.0.0/16")], &[]);
         assert_eq!(taken.choose(&[], cidr("10.1.0.0/16"), &pools(&[])), Ok(cidr("10.1.0.0/16")));
     }
 
     #[test]
-    fn the_search_steps_over_whatever_is_taken() {
+    fn the_search_skips_cidrs_in_use() {
         let taken =
             Taken::new(&[cidr("10.0.0.0/15"), cidr("10.2.128.0/17")], &[cidr("10.3.7.0/24")]);
         assert_eq!(taken.choose(&[], cidr("10.0.0.0/16"), &pools(&[])), Ok(cidr("10.4.0.0/16")));
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_network_is_nobodys_name_unless_it_is_given() {
+    fn a_public_network_is_translated_unless_it_is_in_a_pool() {
         let taken = Taken::new(&[], &[]);
         let public = cidr("8.8.8.0/24");
         assert_eq!(taken.choose(&[], public, &pools(&[])), Ok(cidr("10.0.0.0/24")));
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overlay_is_never_used() {
+    fn the_overlay_is_never_allocated() {
         let taken = Taken::new(&[], &[]);
         let pools = pools(&[]);
         assert_ne!(taken.choose(&[], cidr("241.0.0.0/16"), &pools), Ok(cidr("241.0.0.0/16")));
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_external_network_shrinks_where_there_is_no_room() {
+    fn the_external_cidr_shrinks_when_the_pools_are_full() {
         let mut config = Config {
             pod_cidr: cidr("10.0.0.0/16"),
             service_cidr: cidr("10.96.0.0/12"),

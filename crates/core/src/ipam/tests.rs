@@ -1,7 +1,7 @@
 mod disk;
 mod full;
-mod names;
 mod properties;
+mod translated_cidrs;
 mod world;
 
 use std::net::Ipv6Addr;
@@ -14,7 +14,7 @@ use crate::translate::overlap;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// By clients that give no name.
+/// Requests of clients that send no owner.
 impl IpamState {
     fn map_endpoint(
         &mut self,
@@ -31,17 +31,17 @@ impl IpamState {
 }
 
 #[test]
-fn a_peer_with_other_networks_keeps_them() {
+fn disjoint_cidrs_of_a_peer_are_not_translated() {
     let mut ipam = new();
     let subnets =
         ipam.reserve(&id("milan"), cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     assert_eq!(subnets.remote_nat_pod_cidr, NatCidr::None);
     assert_eq!(subnets.remote_nat_external_cidr, NatCidr::None);
-    assert_eq!(subnets.local_nat_pod_cidr, None, "it has not said");
+    assert_eq!(subnets.local_nat_pod_cidr, None, "the peer has not reported it");
 }
 
 #[test]
-fn an_address_of_another_family_than_a_peers_networks_is_refused() {
+fn an_address_of_another_family_than_a_peers_cidrs_is_refused() {
     let mut ipam = new();
     let (four, six) = (IpAddr::from([203, 0, 113, 7]), IpAddr::from(Ipv6Addr::LOCALHOST));
     assert_eq!(ipam.check_family(&id("milan"), four), Err(IpamError::UnknownCluster(id("milan"))));
@@ -52,23 +52,23 @@ fn an_address_of_another_family_than_a_peers_networks_is_refused() {
 }
 
 #[test]
-fn peers_with_the_same_networks_get_names_of_their_own() {
+fn peers_with_the_same_cidrs_get_different_translated_cidrs() {
     let mut ipam = new();
-    let mut names = Vec::new();
+    let mut cidrs = Vec::new();
     for peer in ["milan", "turin", "genoa"] {
         let pods = ipam.config().pod_cidr;
         let subnets = ipam.reserve(&id(peer), pods, ipam.external_cidr(), NOW).unwrap();
-        names.extend([
+        cidrs.extend([
             subnets.translated_pod_cidr().unwrap(),
             subnets.translated_external_cidr().unwrap(),
         ]);
     }
     let expected = ["10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16", "10.5.0.0/16", "10.6.0.0/16"];
-    assert_eq!(names[..5], expected.map(cidr));
+    assert_eq!(cidrs[..5], expected.map(cidr));
 }
 
 #[test]
-fn a_peer_whose_two_networks_would_share_a_name_does_not() {
+fn the_two_translated_cidrs_of_a_peer_do_not_overlap() {
     let mut ipam = new();
     let subnets =
         ipam.reserve(&id("milan"), cidr("10.0.0.0/16"), cidr("10.2.0.0/16"), NOW).unwrap();
@@ -77,7 +77,7 @@ fn a_peer_whose_two_networks_would_share_a_name_does_not() {
 }
 
 #[test]
-fn the_same_networks_keep_their_names_and_others_get_new_ones() {
+fn translated_cidrs_change_only_with_the_real_cidrs() {
     let mut ipam = new();
     let (milan, pods, external) = (id("milan"), cidr("10.0.0.0/16"), cidr("10.1.0.0/16"));
     let first = ipam.reserve(&milan, pods, external, NOW).unwrap().clone();
@@ -89,7 +89,7 @@ fn the_same_networks_keep_their_names_and_others_get_new_ones() {
 }
 
 #[test]
-fn what_is_freed_can_be_had_again() {
+fn a_released_cidr_can_be_reserved_again() {
     let mut ipam = new();
     let network = cidr("10.20.0.0/16");
     ipam.reserve(&id("milan"), network, cidr("10.21.0.0/16"), NOW).unwrap();
@@ -97,21 +97,22 @@ fn what_is_freed_can_be_had_again() {
     assert_ne!(turin.translated_pod_cidr(), Some(network));
     ipam.release(&id("milan"), NOW);
     ipam.take_changes();
-    let genoa = ipam.reserve(&id("genoa"), network, cidr("10.23.0.0/16"), NOW + REST * 2).unwrap();
+    let genoa =
+        ipam.reserve(&id("genoa"), network, cidr("10.23.0.0/16"), NOW + QUARANTINE * 2).unwrap();
     assert_eq!(genoa.translated_pod_cidr(), Some(network));
 }
 
 #[test]
-fn a_pod_of_this_cluster_is_called_as_the_peer_calls_it() {
+fn a_local_pod_is_mapped_to_its_translated_address_in_the_peer() {
     let mut ipam = peered();
     assert_eq!(ipam.map_endpoint(&id("milan"), ip("10.0.0.5"), NOW), Ok(ip("10.80.0.5")));
     assert_eq!(ipam.map_endpoint(&id("turin"), ip("10.0.0.5"), NOW), Ok(ip("10.0.0.5")));
     assert_eq!(ipam.remote_pod_ip(&id("milan"), ip("10.0.0.5")), Ok(ip("10.80.0.5")));
-    assert!(ipam.take_changes().is_empty(), "nothing to remember");
+    assert!(ipam.take_changes().is_empty(), "nothing to store");
 }
 
 #[test]
-fn a_pod_that_runs_over_there_has_its_real_address_there() {
+fn a_pod_of_the_peer_is_mapped_to_its_real_address() {
     let mut ipam = peered();
     let here = ipam.home_pod_ip(&id("milan"), ip("10.0.7.7")).unwrap();
     assert_eq!(here, ip("10.2.7.7"));
@@ -120,14 +121,14 @@ fn a_pod_that_runs_over_there_has_its_real_address_there() {
 }
 
 #[test]
-fn anything_else_gets_an_external_address_shared_by_all_clusters_and_freed_with_the_last() {
+fn other_endpoints_share_one_external_address_for_all_clusters_until_the_last_unmaps_it() {
     let mut ipam = peered();
     let (milan, turin) = (id("milan"), id("turin"));
     let pod_in_milan = ip("10.2.7.7");
     let node = ip("192.0.2.10");
     assert_eq!(ipam.map_endpoint(&turin, pod_in_milan, NOW), Ok(ip("10.1.0.2")));
     assert_eq!(ipam.map_endpoint(&turin, node, NOW), Ok(ip("10.1.0.3")));
-    assert_eq!(ipam.map_endpoint(&milan, node, NOW), Ok(ip("10.81.0.3")), "as milan calls it");
+    assert_eq!(ipam.map_endpoint(&milan, node, NOW), Ok(ip("10.81.0.3")), "as translated in milan");
     assert_eq!(ipam.remote_pod_ip(&turin, pod_in_milan), Ok(ip("10.1.0.2")));
     assert_eq!(ipam.remote_pod_ip(&milan, ip("10.2.7.7")), Ok(ip("10.0.7.7")));
 
@@ -140,7 +141,7 @@ fn anything_else_gets_an_external_address_shared_by_all_clusters_and_freed_with_
 }
 
 #[test]
-fn an_address_that_was_freed_rests_before_another_endpoint_gets_it() {
+fn a_released_address_is_quarantined_before_another_endpoint_gets_it() {
     let mut ipam = small();
     let turin = id("turin");
     for n in 0..LAST {
@@ -150,17 +151,17 @@ fn an_address_that_was_freed_rests_before_another_endpoint_gets_it() {
     assert!(full.to_string().contains("10.1.0.0/28 is full"), "{full}");
     let freed = ipam.map_endpoint(&turin, endpoint(7), NOW).unwrap();
     ipam.unmap_endpoint(&turin, endpoint(7), NOW);
-    let rests = ipam.map_endpoint(&turin, endpoint(LAST), NOW).unwrap_err();
-    assert!(rests.to_string().contains("1 of its addresses rest"), "{rests}");
-    assert!(rests.to_string().contains("for 181 s more"), "{rests}");
+    let error = ipam.map_endpoint(&turin, endpoint(LAST), NOW).unwrap_err();
+    assert!(error.to_string().contains("1 addresses are quarantined"), "{error}");
+    assert!(error.to_string().contains("expires in 181 s"), "{error}");
 
-    let later = NOW + REST + jiff::SignedDuration::from_secs(1);
+    let later = NOW + QUARANTINE + jiff::SignedDuration::from_secs(1);
     assert_eq!(ipam.map_endpoint(&turin, endpoint(LAST), later), Ok(freed));
     assert!(ipam.remote_pod_ip(&turin, endpoint(7)).is_err());
 }
 
 #[test]
-fn an_endpoint_gets_the_address_back_that_rests_after_it() {
+fn an_endpoint_gets_its_quarantined_address_back() {
     let mut ipam = peered();
     let (milan, turin) = (id("milan"), id("turin"));
     let first = ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW).unwrap();
@@ -170,27 +171,29 @@ fn an_endpoint_gets_the_address_back_that_rests_after_it() {
     ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
     let changed = ipam.take_changes();
     assert_eq!(ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW), Ok(first));
-    let part = Part::Endpoints(milan.clone(), 0);
-    assert_eq!(changed.parts, [part].into(), "what rests is stored until it has");
-    ipam.wake(NOW + REST * 2, 10);
-    assert_eq!(ipam.next_to_wake(), None);
+    let shard = StorageShard::Endpoints(milan.clone(), 0);
+    assert_eq!(changed.shards, [shard].into(), "the quarantine is stored until it expires");
+    ipam.expire(NOW + QUARANTINE * 2, 10);
+    assert_eq!(ipam.next_expiry(), None);
     assert_eq!(ipam.map_endpoint(&turin, ip("192.0.2.10"), NOW), Ok(first), "it is in use");
 }
 
 #[test]
-fn what_was_freed_twice_in_one_second_is_free_again_in_the_end() {
+fn an_address_released_twice_in_one_second_expires() {
     let mut ipam = peered();
     for peer in ["milan", "turin"] {
         ipam.map_endpoint(&id(peer), ip("192.0.2.10"), NOW).unwrap();
         ipam.unmap_endpoint(&id(peer), ip("192.0.2.10"), NOW);
     }
-    let until = ipam.next_to_wake().expect("it rests");
-    ipam.wake(until, 10);
-    assert!(Disk::of(&ipam).storages.values().all(|storage| storage.spec.resting.is_empty()));
+    let until = ipam.next_expiry().expect("a quarantine");
+    ipam.expire(until, 10);
+    let disk = Disk::of(&ipam);
+    let mut storages = disk.storages.values();
+    assert!(storages.all(|storage| storage.spec.quarantined_addresses.is_empty()));
 }
 
 #[test]
-fn what_rests_does_so_after_a_restart_and_is_forgotten_when_it_has() {
+fn a_quarantine_survives_a_restart_and_is_deleted_when_it_expires() {
     let mut ipam = small();
     let turin = id("turin");
     let mut disk = Disk::of(&ipam);
@@ -206,23 +209,23 @@ fn what_rests_does_so_after_a_restart_and_is_forgotten_when_it_has() {
     disk.write(&mut ipam);
     let mut ipam = disk.load(ipam.config.clone());
     let kept: Vec<_> = disk.storages.keys().map(String::as_str).collect();
-    assert_eq!(kept, ["liqo-endpoints-turin-0", NETWORKS, "liqo-networks-turin"], "what rests");
+    assert_eq!(kept, ["liqo-endpoints-turin-0", NETWORKS, "liqo-networks-turin"], "quarantined");
     assert_eq!(disk.mappings.len(), 0);
-    let until = ipam.next_to_wake().unwrap();
-    ipam.wake(until, 100);
+    let until = ipam.next_expiry().unwrap();
+    ipam.expire(until, 100);
     disk.write(&mut ipam);
     assert_eq!(disk.storages.keys().collect::<Vec<_>>(), [NETWORKS]);
-    assert_eq!(ipam.next_to_wake(), None);
+    assert_eq!(ipam.next_expiry(), None);
 }
 
 #[test]
-fn many_that_are_asked_for_together_are_in_one_part_and_what_that_leaves_out_is_given_later() {
+fn a_batch_is_in_one_shard_and_skipped_addresses_are_allocated_later() {
     let mut ipam = new();
     let config = Config { external_prefix: Some(24), ..ipam.config().clone() };
     ipam.configure(config).unwrap();
     let milan = id("milan");
     ipam.reserve(&milan, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
-    ipam.set_local_names(&milan, NatCidr::None, NatCidr::None).unwrap();
+    ipam.set_local_nat_cidrs(&milan, NatCidr::None, NatCidr::None).unwrap();
     let mut endpoints = (0..=255).map(endpoint);
     for _ in 0..4 {
         ipam.take_changes();
@@ -230,16 +233,16 @@ fn many_that_are_asked_for_together_are_in_one_part_and_what_that_leaves_out_is_
         for endpoint in endpoints.by_ref().take(50) {
             ipam.map_endpoint(&milan, endpoint, NOW).unwrap();
         }
-        assert_eq!(ipam.take_changes().parts.len(), 1);
+        assert_eq!(ipam.take_changes().shards.len(), 1);
     }
-    let rest: Vec<_> =
+    let mapped: Vec<_> =
         endpoints.map(|endpoint| ipam.map_endpoint(&milan, endpoint, NOW).is_ok()).collect();
     let free = 256 - 3 - 200;
-    assert_eq!(rest.iter().position(|given| !given), Some(free), "all that there are");
+    assert_eq!(mapped.iter().position(|ok| !ok), Some(free), "all addresses are allocated");
 }
 
 #[test]
-fn neither_the_network_nor_the_broadcast_address_nor_that_of_this_cluster_is_given() {
+fn network_broadcast_and_gateway_addresses_are_not_allocated() {
     let mut ipam = small();
     let all: Vec<_> =
         (0..LAST).map(|n| ipam.map_endpoint(&id("turin"), endpoint(n), NOW).unwrap()).collect();
@@ -248,7 +251,7 @@ fn neither_the_network_nor_the_broadcast_address_nor_that_of_this_cluster_is_giv
 }
 
 #[test]
-fn a_peer_for_whose_other_networks_there_is_no_room_keeps_what_it_had() {
+fn a_peer_keeps_its_cidrs_when_there_is_no_room_for_new_ones() {
     let mut ipam = peered();
     let milan = id("milan");
     let mapped = ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
@@ -260,11 +263,11 @@ fn a_peer_for_whose_other_networks_there_is_no_room_keeps_what_it_had() {
     assert!(error.to_string().contains("additionalPools"), "{error}");
     assert_eq!(ipam, before);
     ipam.reserve(&milan, cidr("10.44.0.0/16"), cidr("10.1.0.0/16"), NOW).unwrap();
-    assert_eq!(ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW), Ok(mapped), "it is the same peer");
+    assert_eq!(ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW), Ok(mapped), "mappings stay");
 }
 
 #[test]
-fn a_name_that_is_reserved_later_is_changed_when_it_is_asked_for_again() {
+fn a_translated_cidr_that_overlaps_a_reserved_one_is_replaced() {
     let mut ipam = peered();
     let turin = id("turin");
     let networks = (cidr("10.20.0.0/16"), cidr("10.21.0.0/16"));
@@ -273,29 +276,29 @@ fn a_name_that_is_reserved_later_is_changed_when_it_is_asked_for_again() {
     let subnets = ipam.reserve(&turin, networks.0, networks.1, NOW).unwrap().clone();
     assert!(!overlap(subnets.translated_pod_cidr().unwrap(), cidr("10.20.7.0/24")));
     assert_eq!(subnets.translated_external_cidr(), Some(networks.1));
-    assert_eq!(subnets.local_nat_pod_cidr, Some(NatCidr::None), "what it calls us is the same");
-    assert_eq!(ipam.take_changes().parts, [Part::Networks(turin)].into());
+    assert_eq!(subnets.local_nat_pod_cidr, Some(NatCidr::None), "unchanged");
+    assert_eq!(ipam.take_changes().shards, [StorageShard::Networks(turin)].into());
 }
 
 #[test]
-fn the_external_network_has_the_size_that_was_asked_for_unless_it_is_in_use() {
-    let told = |prefix| Config { external_prefix: Some(prefix), ..config() };
-    let mut ipam = IpamState::load(told(20), &[], &[], NOW).unwrap();
+fn the_external_cidr_has_the_configured_size_unless_it_is_in_use() {
+    let with = |prefix| Config { external_prefix: Some(prefix), ..config() };
+    let mut ipam = IpamState::load(with(20), &[], &[], NOW).unwrap();
     assert_eq!(ipam.external_cidr(), cidr("10.1.0.0/20"));
-    ipam.configure(told(12)).unwrap();
+    ipam.configure(with(12)).unwrap();
     assert_eq!(ipam.external_cidr(), cidr("10.16.0.0/12"));
     assert!(ipam.take_changes().networks);
     ipam.reserve(&id("turin"), cidr("10.200.0.0/16"), cidr("10.201.0.0/16"), NOW).unwrap();
-    ipam.configure(told(20)).unwrap();
-    assert_eq!(ipam.external_cidr(), cidr("10.16.0.0/12"), "turin knows it");
+    ipam.configure(with(20)).unwrap();
+    assert_eq!(ipam.external_cidr(), cidr("10.16.0.0/12"), "turin uses it");
     let disk = Disk::of(&ipam);
-    assert_eq!(disk.load(told(20)).external_cidr(), cidr("10.16.0.0/12"));
+    assert_eq!(disk.load(with(20)).external_cidr(), cidr("10.16.0.0/12"));
     ipam.release(&id("turin"), NOW);
     assert_eq!(ipam.external_cidr(), cidr("10.1.0.0/20"));
 }
 
 #[test]
-fn clusters_with_ipv6_have_an_external_network_of_ipv6() {
+fn an_ipv6_cluster_has_an_ipv6_external_cidr() {
     let mut ipam = with_ipv6();
     assert_eq!(ipam.external_cidr(), cidr("fd00::/112"));
     let turin = id("turin");
@@ -306,13 +309,13 @@ fn clusters_with_ipv6_have_an_external_network_of_ipv6() {
 }
 
 #[test]
-fn no_object_is_large_however_long_ids_are_and_however_many_clusters_there_are() {
+fn storages_stay_small_with_long_ids_and_many_clusters() {
     let mut ipam = new();
     let peers: Vec<_> = (10..40).map(|n| id(&format!("{n}{}", "x".repeat(61)))).collect();
     for (n, peer) in peers.iter().enumerate() {
         let external = cidr(&format!("10.{}.0.0/16", 150 + n));
         ipam.reserve(peer, cidr("10.0.0.0/16"), external, NOW).unwrap();
-        ipam.set_local_names(peer, NatCidr::None, NatCidr::None).unwrap();
+        ipam.set_local_nat_cidrs(peer, NatCidr::None, NatCidr::None).unwrap();
         for n in 0..200_u8 {
             let long = IpAddr::from([198, 168, 100 + n / 100, 100 + n % 100]);
             ipam.map_endpoint(peer, long, NOW).unwrap();
@@ -325,13 +328,13 @@ fn no_object_is_large_however_long_ids_are_and_however_many_clusters_there_are()
 }
 
 #[test]
-fn what_gateways_are_told_is_in_objects_of_some_size() {
+fn nat_mappings_have_a_limited_size() {
     let config =
         Config { pod_cidr: cidr("fd00:10::/56"), service_cidr: cidr("fd00:20::/112"), ..config() };
     let mut ipam = IpamState::load(config, &[], &[], NOW).unwrap();
     let peer = id(&"x".repeat(63));
     ipam.reserve(&peer, cidr("fd00:40::/56"), cidr("fd00:30::/112"), NOW).unwrap();
-    ipam.set_local_names(&peer, NatCidr::None, NatCidr::None).unwrap();
+    ipam.set_local_nat_cidrs(&peer, NatCidr::None, NatCidr::None).unwrap();
     for n in 0..1024_u16 {
         let long = Ipv6Addr::new(0x2001, 0xdb8, 0x1111, 0x1111, 0x1111, 0x1111, 0x1111, 0x1000 + n);
         ipam.map_endpoint(&peer, long.into(), NOW).unwrap();
@@ -347,11 +350,11 @@ fn size(spec: &impl serde::Serialize) -> usize {
 }
 
 #[test]
-fn what_can_be_no_endpoint_is_refused() {
+fn addresses_that_cannot_be_endpoints_are_refused() {
     let mut ipam = peered();
     let wrong = ["fd00::1", "10.1.0.7", "0.0.0.0", "0.1.2.3", "127.0.0.1", "127.9.9.9"];
-    let nowhere = ["169.254.169.254", "224.0.0.1", "240.0.0.1", "241.7.7.7", "255.255.255.255"];
-    for bad in wrong.into_iter().chain(nowhere) {
+    let unroutable = ["169.254.169.254", "224.0.0.1", "240.0.0.1", "241.7.7.7", "255.255.255.255"];
+    for bad in wrong.into_iter().chain(unroutable) {
         let error = ipam.map_endpoint(&id("turin"), ip(bad), NOW).unwrap_err();
         assert!(matches!(error, IpamError::NotAnEndpoint { .. }), "{error}");
         assert!(error.to_string().starts_with(bad), "{error}");
@@ -372,26 +375,26 @@ fn what_can_be_no_endpoint_is_refused() {
 }
 
 #[test]
-fn what_can_be_no_endpoint_is_not_taken_over_either() {
+fn stored_addresses_that_cannot_be_endpoints_are_dropped() {
     let mut ipam = peered();
     ipam.map_endpoint(&id("turin"), ip("192.0.2.10"), NOW).unwrap();
     let mut disk = Disk::of(&ipam);
-    let part = disk.storages.get_mut(&Part::Endpoints(id("turin"), 0).storage()).unwrap();
-    let mapping = part.spec.endpoint_mappings.remove(&ip("192.0.2.10")).unwrap();
-    part.spec.endpoint_mappings.insert(ip("169.254.169.254"), mapping);
+    let shard = disk.storages.get_mut(&StorageShard::Endpoints(id("turin"), 0).storage()).unwrap();
+    let mapping = shard.spec.endpoint_mappings.remove(&ip("192.0.2.10")).unwrap();
+    shard.spec.endpoint_mappings.insert(ip("169.254.169.254"), mapping);
     let mut ipam = disk.load(config());
     disk.write(&mut ipam);
-    assert_eq!(disk.mappings.len(), 0, "no gateway leads there");
+    assert_eq!(disk.mappings.len(), 0, "gateways have no mapping for it");
 }
 
 #[test]
-fn before_the_peer_has_said_what_it_calls_us_nothing_is_answered() {
+fn mapping_fails_until_the_peer_has_reported_its_translated_cidrs() {
     let mut ipam = new();
     let milan = id("milan");
     let error = IpamError::UnknownCluster(milan.clone());
     assert_eq!(ipam.map_endpoint(&milan, ip("10.0.0.5"), NOW), Err(error));
     ipam.reserve(&milan, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
-    let error = IpamError::NameUnknown(milan.clone());
+    let error = IpamError::LocalTranslationUnknown(milan.clone());
     assert_eq!(ipam.map_endpoint(&milan, ip("10.0.0.5"), NOW), Err(error));
     assert_eq!(ipam.home_pod_ip(&milan, ip("10.20.0.5")), Ok(ip("10.20.0.5")));
     assert!(matches!(
@@ -401,43 +404,42 @@ fn before_the_peer_has_said_what_it_calls_us_nothing_is_answered() {
 }
 
 #[test]
-fn a_peer_that_changes_its_name_for_us_changes_its_nat_mappings() {
+fn a_new_translated_cidr_in_the_peer_changes_its_nat_mappings() {
     let mut ipam = peered();
     let milan = id("milan");
     ipam.map_endpoint(&milan, ip("192.0.2.10"), NOW).unwrap();
     ipam.take_changes();
-    let name = "10.99.0.0/16".parse().unwrap();
-    ipam.set_local_names(&milan, NatCidr::None, name).unwrap();
-    let (networks, part) = (Part::Networks(milan.clone()), Part::Endpoints(milan, 0));
-    let parts = [networks, part.clone()].into();
-    let told = part.told().unwrap();
-    assert_eq!(
-        ipam.take_changes(),
-        Changes { networks: false, parts, told: [told.clone()].into() }
-    );
-    let mapping = ipam.nat_mapping(&told).unwrap();
+    let external = "10.99.0.0/16".parse().unwrap();
+    ipam.set_local_nat_cidrs(&milan, NatCidr::None, external).unwrap();
+    let networks = StorageShard::Networks(milan.clone());
+    let endpoints = StorageShard::Endpoints(milan, 0);
+    let nat_mapping = endpoints.nat_mapping().unwrap();
+    let shards = [networks, endpoints].into();
+    let nat_mappings = [nat_mapping.clone()].into();
+    assert_eq!(ipam.take_changes(), Changes { networks: false, shards, nat_mappings });
+    let mapping = ipam.nat_mapping(&nat_mapping).unwrap();
     assert_eq!(mapping.cluster_mappings, [(ip("192.0.2.10"), ip("10.99.0.2"))].into());
 }
 
 #[test]
-fn names_of_objects_are_read_as_they_are_written() {
-    let part = Part::Endpoints(id("a-b-7"), 12);
-    let told = part.told().unwrap();
-    assert_eq!(Told::from_name(&told.name()), Some(told.clone()));
-    assert_eq!(told.first().told(), Some(told));
-    for part in [part, Part::Networks(id("a-b-7"))] {
-        assert_eq!(Part::from_storage(&part.storage()), Some(part.clone()));
-        assert_eq!(part.to_string().parse(), Ok(part));
+fn object_names_are_parsed_back_to_shards() {
+    let shard = StorageShard::Endpoints(id("a-b-7"), 12);
+    let nat_mapping = shard.nat_mapping().unwrap();
+    assert_eq!(NatMappingShard::from_name(&nat_mapping.name()), Some(nat_mapping.clone()));
+    assert_eq!(nat_mapping.first_shard().nat_mapping(), Some(nat_mapping));
+    for shard in [shard, StorageShard::Networks(id("a-b-7"))] {
+        assert_eq!(StorageShard::from_storage(&shard.storage()), Some(shard.clone()));
+        assert_eq!(shard.to_string().parse(), Ok(shard));
     }
-    assert_eq!(Told::from_name("natmapping-1"), None);
-    assert_eq!(Part::from_storage(NETWORKS), None);
-    assert_eq!(Part::from_storage(WRITER), None);
+    assert_eq!(NatMappingShard::from_name("natmapping-1"), None);
+    assert_eq!(StorageShard::from_storage(NETWORKS), None);
+    assert_eq!(StorageShard::from_storage(WRITER), None);
 }
 
 #[test]
-fn an_edited_storage_is_put_right() {
+fn overlapping_cidrs_in_an_edited_storage_are_dropped() {
     let mut disk = Disk::of(&peered());
-    let networks = disk.storages.get_mut(&Part::Networks(id("milan")).storage()).unwrap();
+    let networks = disk.storages.get_mut(&StorageShard::Networks(id("milan")).storage()).unwrap();
     let milan = networks.spec.cluster_subnets.get_mut(&id("milan")).unwrap();
     milan.remote_nat_pod_cidr = NatCidr::Remapped(cidr("10.20.0.0/16"));
     let ipam = disk.load(config());
@@ -447,7 +449,7 @@ fn an_edited_storage_is_put_right() {
 }
 
 #[test]
-fn networks_that_are_still_in_one_object_are_taken_over() {
+fn cidrs_stored_in_one_object_by_earlier_versions_are_migrated() {
     let peered = peered();
     let mut disk = Disk::of(&peered);
     disk.storages.retain(|name, _| name == NETWORKS);
@@ -461,58 +463,58 @@ fn networks_that_are_still_in_one_object_are_taken_over() {
 }
 
 #[test]
-fn what_a_peer_calls_other_networks_than_ours_is_forgotten() {
+fn translated_cidrs_for_former_local_cidrs_are_dropped() {
     let disk = Disk::of(&peered());
-    let said = |config: Config| {
+    let restored = |config: Config| {
         let ipam = disk.load(config);
         let subnets = ipam.subnets(&id("turin")).unwrap();
         (subnets.local_nat_pod_cidr, subnets.local_nat_external_cidr)
     };
-    assert_eq!(said(config()), (Some(NatCidr::None), Some(NatCidr::None)));
+    assert_eq!(restored(config()), (Some(NatCidr::None), Some(NatCidr::None)));
     let other_pods = Config { pod_cidr: cidr("10.60.0.0/16"), ..config() };
-    assert_eq!(said(other_pods), (None, None), "the same size, and another network");
-    // 10.1.0.0/16, which it said that of, is no external network any more.
+    assert_eq!(restored(other_pods), (None, None), "another CIDR of the same size");
+    // 10.1.0.0/16 can't be the ExternalCIDR any more.
     let other_external = Config { service_cidr: cidr("10.1.0.0/16"), ..config() };
-    assert_eq!(said(other_external), (None, None));
+    assert_eq!(restored(other_external), (None, None));
 }
 
-/// Peered with turin, and with room for few endpoints.
+/// Peered with turin, with a small ExternalCIDR.
 fn small() -> IpamState {
     let config = Config { external_prefix: Some(28), ..config() };
     let mut ipam = IpamState::load(config, &[], &[], NOW).unwrap();
     let turin = id("turin");
     ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
-    ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();
+    ipam.set_local_nat_cidrs(&turin, NatCidr::None, NatCidr::None).unwrap();
     ipam
 }
 
-/// Peered with turin, which has the same networks.
+/// Peered with turin, which has the same PodCIDR.
 fn with_ipv6() -> IpamState {
     let config =
         Config { pod_cidr: cidr("fd00:10::/56"), service_cidr: cidr("fd00:20::/112"), ..config() };
     let mut ipam = IpamState::load(config, &[], &[], NOW).unwrap();
     let turin = id("turin");
     ipam.reserve(&turin, cidr("fd00:10::/56"), cidr("fd00:30::/112"), NOW).unwrap();
-    ipam.set_local_names(&turin, "fd99::/56".parse().unwrap(), NatCidr::None).unwrap();
+    ipam.set_local_nat_cidrs(&turin, "fd99::/56".parse().unwrap(), NatCidr::None).unwrap();
     ipam
 }
 
-/// How many endpoints the small one has room for.
+/// The number of addresses that [`small`] can allocate.
 const LAST: u8 = 13;
 
 fn endpoint(n: u8) -> IpAddr {
     IpAddr::from([192, 0, 2, n])
 }
 
-/// Peered with milan, which has the same networks, and turin, which has others.
+/// Peered with milan, which has the same CIDRs, and turin, which has different ones.
 fn peered() -> IpamState {
     let mut ipam = new();
     let (milan, turin) = (id("milan"), id("turin"));
     ipam.reserve(&milan, cidr("10.0.0.0/16"), cidr("10.1.0.0/16"), NOW).unwrap();
     ipam.reserve(&turin, cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
     let (pods, external) = ("10.80.0.0/16".parse().unwrap(), "10.81.0.0/16".parse().unwrap());
-    ipam.set_local_names(&milan, pods, external).unwrap();
-    ipam.set_local_names(&turin, NatCidr::None, NatCidr::None).unwrap();
+    ipam.set_local_nat_cidrs(&milan, pods, external).unwrap();
+    ipam.set_local_nat_cidrs(&turin, NatCidr::None, NatCidr::None).unwrap();
     ipam.take_changes();
     ipam
 }
@@ -544,7 +546,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn an_external_network_for_which_there_is_no_room_is_not_asked_for_at_every_start() {
+fn the_external_cidr_stays_when_there_is_no_room_for_the_configured_size() {
     let disk = Disk::of(&new());
     let too_large = Config { external_prefix: Some(8), ..config() };
     assert_eq!(disk.load(too_large.clone()).external_cidr(), cidr("10.1.0.0/16"));
@@ -554,7 +556,7 @@ fn an_external_network_for_which_there_is_no_room_is_not_asked_for_at_every_star
 }
 
 #[test]
-fn while_there_are_no_peers_the_external_network_avoids_what_is_reserved() {
+fn without_peers_the_external_cidr_avoids_reserved_cidrs() {
     let mut ipam = new();
     let reserved = vec![cidr("10.1.7.0/24")];
     ipam.configure(Config { reserved, ..config() }).unwrap();
@@ -562,7 +564,7 @@ fn while_there_are_no_peers_the_external_network_avoids_what_is_reserved() {
 }
 
 #[test]
-fn nobody_frees_what_another_has_asked_for() {
+fn a_mapping_exists_until_its_last_owner_unmaps_it() {
     let (mut ipam, turin, node) = (peered(), id("turin"), ip("192.0.2.10"));
     let [kubelet, other]: [MappingOwner; 2] = ["kubelet", "other"].map(|it| it.parse().unwrap());
     let mapped = ipam.map_endpoint_for(&kubelet, &turin, node, NOW).unwrap();
@@ -570,13 +572,13 @@ fn nobody_frees_what_another_has_asked_for() {
     assert_eq!(ipam.map_endpoint(&turin, ip("192.0.2.11"), NOW), Ok(ip("10.1.0.3")));
 
     ipam.unmap_endpoint_for(&kubelet, &turin, ip("192.0.2.11"), NOW);
-    assert!(ipam.remote_pod_ip(&turin, ip("192.0.2.11")).is_ok(), "it has no name, but an owner");
+    assert!(ipam.remote_pod_ip(&turin, ip("192.0.2.11")).is_ok(), "its owner is the empty name");
     ipam.unmap_endpoint(&turin, node, NOW);
     ipam.unmap_endpoint_for(&kubelet, &turin, node, NOW);
-    assert_eq!(ipam.remote_pod_ip(&turin, node), Ok(mapped), "the other one still uses it");
+    assert_eq!(ipam.remote_pod_ip(&turin, node), Ok(mapped), "it has another owner");
     ipam.take_changes();
     ipam.unmap_endpoint_for(&kubelet, &turin, node, NOW);
-    assert!(ipam.take_changes().is_empty(), "it has given it back already");
+    assert!(ipam.take_changes().is_empty(), "it was no owner any more");
     ipam.unmap_endpoint_for(&other, &turin, node, NOW);
     assert!(ipam.remote_pod_ip(&turin, node).is_err());
 }
@@ -601,7 +603,7 @@ fn owners_are_stored_with_the_mapping() {
 }
 
 #[test]
-fn what_an_owner_has_is_listed_in_pages() {
+fn the_endpoints_of_an_owner_are_listed_in_pages() {
     let (mut ipam, turin) = (peered(), id("turin"));
     let kubelet: MappingOwner = "kubelet".parse().unwrap();
     for n in 0..5 {

@@ -85,8 +85,8 @@ fn a_tunnel_needs_both_answers() {
     assert_eq!(endpoint.name_any(), "milan");
     let networks = crate::translate::Networks::from_tunnel_endpoint(&endpoint).unwrap().unwrap();
     assert_eq!(networks.local_pods.real(), rome().pod_cidr);
-    assert_eq!(networks.local_pods.name(), cidr("10.9.0.0/16"));
-    assert_eq!(networks.remote_pods.name(), cidr("10.8.0.0/16"));
+    assert_eq!(networks.local_pods.translated(), cidr("10.9.0.0/16"));
+    assert_eq!(networks.remote_pods.translated(), cidr("10.8.0.0/16"));
     assert_eq!(networks.remote_external.real(), cidr("10.1.0.0/16"));
 
     assert_eq!(scene.seen().tunnel_endpoint(&rome(), &milan(), None), Act::Nothing);
@@ -110,9 +110,9 @@ fn names_that_dont_fit_make_no_tunnel_and_are_shown() {
     assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Error"));
     assert_eq!(
         condition.message,
-        "milan has given this cluster's networks names that don't fit: 10.0.0.0/16 can't be called \
-         10.8.0.0/15: a prefix of 16 bits of IPv4 is no prefix of 15 bits of IPv4, and addresses \
-         would lose their host part"
+        "milan has given this cluster's networks names that don't fit: 10.0.0.0/16 can't be \
+         translated to 10.8.0.0/15: a prefix of 16 bits of IPv4 and a prefix of 15 bits of IPv4 \
+         differ, so addresses would lose their host part"
     );
 }
 

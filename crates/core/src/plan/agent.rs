@@ -100,8 +100,8 @@ fn others(inputs: &Inputs) -> impl Iterator<Item = &Node> {
     inputs.nodes.iter().filter(|node| node.address != inputs.node)
 }
 
-/// What this cluster calls a peer.
-fn names(networks: &Networks) -> impl Iterator<Item = Ipv4Net> + use<> {
+/// The translated CIDRs of a peer in this cluster.
+fn peer_cidrs(networks: &Networks) -> impl Iterator<Item = Ipv4Net> + use<> {
     Rewrites::of(networks).peer.into_iter().filter_map(v4)
 }
 
@@ -131,7 +131,7 @@ fn to_peers(inputs: &Inputs) -> impl Iterator<Item = Route> {
         Some(gateway) => Some((overlay::address(gateway), OVERLAY)),
         None => None,
     };
-    let networks: BTreeSet<_> = inputs.peers.values().flat_map(names).collect();
+    let networks: BTreeSet<_> = inputs.peers.values().flat_map(peer_cidrs).collect();
     let peers = networks.into_iter().map(move |net| (TO_PEERS, net, mtu));
     let gateway = (!is_gateway(inputs)).then_some((MAIN_TABLE, overlay::GATEWAY_LINK, None));
     peers.chain(gateway).filter_map(move |(table, to, mtu)| {
@@ -170,10 +170,10 @@ fn from_tunnel(inputs: &Inputs) -> impl Iterator<Item = Route> {
 /// While there is no way to the gateway, what is for peers goes nowhere else: it would leave the
 /// cluster by the node's default route.
 fn rules(inputs: &Inputs) -> BTreeSet<Rule> {
-    let names = || inputs.peers.values().flat_map(names).map(IpNet::V4);
+    let cidrs = || inputs.peers.values().flat_map(peer_cidrs).map(IpNet::V4);
     let rule = |priority, table, to, input| Rule { priority, table, to, input };
-    let to_peers = names().map(|net| rule(TO_PEERS, Some(TO_PEERS), Some(net), None));
-    let or_nowhere = names().map(|net| rule(FROM_TUNNEL, None, Some(net), None));
+    let to_peers = cidrs().map(|net| rule(TO_PEERS, Some(TO_PEERS), Some(net), None));
+    let or_nowhere = cidrs().map(|net| rule(FROM_TUNNEL, None, Some(net), None));
     let from_tunnel =
         is_gateway(inputs).then(|| rule(FROM_TUNNEL, Some(FROM_TUNNEL), None, Some(HOST.into())));
     to_peers.chain(or_nowhere).chain(from_tunnel).collect()
@@ -204,8 +204,8 @@ fn table(inputs: &Inputs) -> nft::Table {
     }
     chain.rules.push(rule([output()], Action::SourceTo(overlay::address(inputs.node))));
     for networks in inputs.peers.values() {
-        for name in names(networks) {
-            let source = Match::Source(name);
+        for cidr in peer_cidrs(networks) {
+            let source = Match::Source(cidr);
             let pods = v4(networks.local_pods.real()).map(Match::Destination);
             let to_pods = [input(), source.clone()].into_iter().chain(pods);
             chain.rules.push(rule(to_pods, Action::KeepSource));

@@ -35,7 +35,7 @@ pub struct Peer {
     pub endpoint: SocketAddr,
     /// Its gateway's key.
     pub public_key: PublicKey,
-    /// Endpoints of this cluster, by the addresses that stand for them in the peer.
+    /// Mapped endpoints of this cluster, by their address in the peer.
     pub mappings: Mappings,
 }
 
@@ -74,9 +74,9 @@ pub struct Connection {
     pub answers: IpAddr,
 }
 
-/// Whether a connection has to be forgotten: it belongs to no peer any more, or goes to an address
-/// that by now leads elsewhere. Who it is from comes first: what the peer calls its destination may
-/// be what this cluster calls another peer.
+/// Whether a tracked connection must be deleted: it belongs to no current peer, or its destination
+/// is translated differently by now. The source decides on the peer: the destination, an address as
+/// used in the sending peer, may also be in the translated CIDR of another peer.
 pub fn is_stale(inputs: &Inputs, connection: &Connection) -> bool {
     let packet = Packet { source: connection.from, destination: connection.to };
     let rewrites = || inputs.peers.values().map(|peer| (Rewrites::of(&peer.networks), peer));
@@ -103,11 +103,11 @@ fn peers(inputs: &Inputs) -> impl Iterator<Item = V4Peer<'_>> {
 struct V4Peer<'a> {
     id: &'a ClusterId,
     local_pods: Ipv4Net,
-    their_name_for_self: Ipv4Addr,
-    /// What this cluster calls the peer.
-    names: [Ipv4Net; 2],
-    /// What the peer calls this cluster.
-    own_names: [Ipv4Net; 2],
+    local_gateway_ip_at_peer: Ipv4Addr,
+    /// The peer's translated CIDRs in this cluster.
+    cidrs: [Ipv4Net; 2],
+    /// This cluster's translated CIDRs in the peer.
+    own_cidrs: [Ipv4Net; 2],
     leaving: Vec<Rule>,
     arriving: Vec<Rule>,
     mappings: BTreeMap<Ipv4Addr, Ipv4Addr>,
@@ -121,16 +121,16 @@ impl<'a> V4Peer<'a> {
         let mappings: BTreeMap<_, _> = peer
             .mappings
             .iter()
-            .filter_map(|(name, own)| Some((address(name.0)?, address(*own)?)))
+            .filter_map(|(mapped, own)| Some((address(mapped.0)?, address(*own)?)))
             .collect();
         let map = (!mappings.is_empty()).then(|| map_name(id));
         let arriving = arriving.into_iter().map(|it| destination(it, map.clone()));
         Some(Self {
             id,
             local_pods: v4(networks.local_pods.real())?,
-            their_name_for_self: address(networks.their_name_for_self().0)?,
-            names: [v4(pods)?, v4(external)?],
-            own_names: [v4(own_pods)?, v4(own_external)?],
+            local_gateway_ip_at_peer: address(networks.local_gateway_ip_at_peer().0)?,
+            cidrs: [v4(pods)?, v4(external)?],
+            own_cidrs: [v4(own_pods)?, v4(own_external)?],
             leaving: leaving.into_iter().map(source).collect::<Option<_>>()?,
             arriving: arriving.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect(),
             mappings,
@@ -183,9 +183,9 @@ fn routes(inputs: &Inputs) -> BTreeSet<Route> {
         source: None,
         mtu: None,
     };
-    let to_peers = peers(inputs).flat_map(|peer| peer.names).map(|name| Route {
+    let to_peers = peers(inputs).flat_map(|peer| peer.cidrs).map(|cidr| Route {
         table: MAIN_TABLE,
-        to: name.into(),
+        to: cidr.into(),
         via: None,
         link: TUNNEL.into(),
         source: Some(overlay::GATEWAY_ADDRESS.into()),
@@ -220,14 +220,14 @@ fn table(inputs: &Inputs, mtu: u32) -> Table {
     forward.rules = before_peers(mtu);
     for peer in peers(inputs) {
         let (from, to) = (format!("from-{}", peer.id), format!("to-{}", peer.id));
-        for name in peer.names {
-            let inward = [Match::Input(TUNNEL.into()), Match::Source(name)];
-            let outward = [Match::Output(TUNNEL.into()), Match::Destination(name)];
+        for cidr in peer.cidrs {
+            let inward = [Match::Input(TUNNEL.into()), Match::Source(cidr)];
+            let outward = [Match::Output(TUNNEL.into()), Match::Destination(cidr)];
             let to_pods = [Match::Destination(peer.local_pods), Match::NotOutput(TUNNEL.into())];
             prerouting.rules.push(rule(inward.clone(), Action::Goto(from.clone())));
             forward.rules.push(rule(inward.into_iter().chain(to_pods), Action::Accept));
             postrouting.rules.push(rule(outward.clone(), Action::Goto(to.clone())));
-            errors.rules.push(name_error(&peer, outward));
+            errors.rules.push(error_source(&peer, outward));
         }
         chains.push(Chain { rules: peer.arriving, ..Chain::regular(from) });
         chains.push(Chain { rules: peer.leaving, ..Chain::regular(to) });
@@ -250,12 +250,14 @@ fn map_name(id: &ClusterId) -> String {
 fn source(rewrite: Source) -> Option<Rule> {
     Some(match rewrite {
         Source::Pod(pods) => {
-            let name = v4(pods.name())?;
-            let action =
-                if pods.is_renamed() { Action::SourceInto(name) } else { Action::KeepSource };
-            rule([Match::Source(v4(pods.real())?)], action)
+            let (real, translated) = (v4(pods.real())?, v4(pods.translated())?);
+            let action = match pods.is_translated() {
+                true => Action::SourceInto(translated),
+                false => Action::KeepSource,
+            };
+            rule([Match::Source(real)], action)
         }
-        Source::Other(itself) => rule([], Action::SourceTo(address(itself.0)?)),
+        Source::Other(gateway) => rule([], Action::SourceTo(address(gateway.0)?)),
     })
 }
 
@@ -264,14 +266,14 @@ fn source(rewrite: Source) -> Option<Rule> {
 fn destination(rewrite: Destination, map: Option<String>) -> Option<Option<Rule>> {
     Some(match rewrite {
         Destination::Mapped => map.map(|map| rule([], Action::DestinationByMap(map))),
-        Destination::Gateway(itself) => {
-            let probe = [Match::Destination(address(itself.0)?.into()), Match::UdpTo(PROBE_PORT)];
+        Destination::Gateway(gateway) => {
+            let probe = [Match::Destination(address(gateway.0)?.into()), Match::UdpTo(PROBE_PORT)];
             Some(rule(probe, Action::DestinationTo(overlay::GATEWAY_ADDRESS)))
         }
         Destination::Pod(pods) => {
-            let (real, name) = (v4(pods.real())?, v4(pods.name())?);
-            let into = || rule([Match::Destination(name)], Action::DestinationInto(real));
-            pods.is_renamed().then(into)
+            let (real, translated) = (v4(pods.real())?, v4(pods.translated())?);
+            let into = || rule([Match::Destination(translated)], Action::DestinationInto(real));
+            pods.is_translated().then(into)
         }
     })
 }
@@ -310,11 +312,11 @@ fn input() -> Chain {
     chain
 }
 
-fn name_error(peer: &V4Peer<'_>, outward: [Match; 2]) -> Rule {
-    let unnamed = peer.own_names.map(Match::NotSource);
+fn error_source(peer: &V4Peer<'_>, outward: [Match; 2]) -> Rule {
+    let untranslated = peer.own_cidrs.map(Match::NotSource);
     rule(
-        outward.into_iter().chain([Match::Icmp]).chain(unnamed),
-        Action::WriteSource(peer.their_name_for_self),
+        outward.into_iter().chain([Match::Icmp]).chain(untranslated),
+        Action::WriteSource(peer.local_gateway_ip_at_peer),
     )
 }
 
@@ -322,7 +324,7 @@ fn name_error(peer: &V4Peer<'_>, outward: [Match; 2]) -> Rule {
 mod tests {
     use super::*;
     use crate::plan::tests::{milan, networks};
-    use crate::translate::{NamedNetwork, TranslatedIp};
+    use crate::translate::{CidrTranslation, TranslatedIp};
 
     fn peer(networks: Networks, host: u8) -> Peer {
         Peer {
@@ -363,13 +365,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_ends_also_where_its_name_is_what_we_call_another_peer() {
+    fn connections_end_with_a_mapping_whose_address_is_also_in_another_peers_cidr() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let (id, of_milan) = milan();
         let of_turin = Networks {
-            remote_pods: NamedNetwork::new(
+            remote_pods: CidrTranslation::new(
                 "10.2.0.0/16".parse().unwrap(),
-                of_milan.local_external.name(),
+                of_milan.local_external.translated(),
             )
             .unwrap(),
             ..networks(["10.1.0.0/16", "10.1.0.0/16"], ["10.2.0.0/16", "10.2.0.0/16"])
@@ -392,8 +394,8 @@ mod tests {
     fn a_peer_with_the_same_networks_and_a_mapping() {
         let (id, networks) = milan();
         let mut milan = peer(networks, 11);
-        let name = TranslatedIp("10.71.0.9".parse().unwrap());
-        milan.mappings = [(name, "203.0.113.7".parse().unwrap())].into();
+        let mapped = TranslatedIp("10.71.0.9".parse().unwrap());
+        milan.mappings = [(mapped, "203.0.113.7".parse().unwrap())].into();
         let inputs = Inputs { mtu: 1500, peers: [(id, milan)].into() };
         insta::assert_snapshot!(snapshot(&plan(&inputs)));
     }

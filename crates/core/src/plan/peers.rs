@@ -155,8 +155,8 @@ mod tests {
         wrong.status.as_mut().unwrap().remote_nat_pod_cidr = Some("10.60.0.0/15".parse().unwrap());
         assert_eq!(
             peer(&wrong, []).unwrap_err().to_string(),
-            "10.244.0.0/16 can't be called 10.60.0.0/15: a prefix of 16 bits of IPv4 is no prefix \
-             of 15 bits of IPv4, and addresses would lose their host part"
+            "10.244.0.0/16 can't be translated to 10.60.0.0/15: a prefix of 16 bits of IPv4 and a \
+             prefix of 15 bits of IPv4 differ, so addresses would lose their host part"
         );
         let unknown = TunnelEndpoint { status: None, ..full };
         assert_eq!(peer(&unknown, []), Err(NotYet::Networks));

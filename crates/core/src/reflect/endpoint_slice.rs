@@ -54,9 +54,9 @@ pub fn forge(
     Some(ShadowEndpointSlice { metadata, spec })
 }
 
-/// The addresses that only the address service can name: of pods of other clusters, of pods in
-/// the network of their node, and of what is no pod.
-pub fn unnamed(home: &EndpointSlice, node: &str, networks: &Networks) -> BTreeSet<IpAddr> {
+/// The addresses that the address service has to map: of pods of other clusters, of pods in
+/// the host network, and of endpoints that are not pods.
+pub fn untranslated(home: &EndpointSlice, node: &str, networks: &Networks) -> BTreeSet<IpAddr> {
     if !is_reflected(home) {
         return BTreeSet::new();
     }
@@ -84,7 +84,7 @@ fn lacking<'a>(slice: &'a EndpointSlice, node: &'a str) -> impl Iterator<Item = 
 
 /// Nodes and zones are those of the home cluster: over there they would mislead.
 fn forge_endpoint(home: &Endpoint, view: View<'_>) -> Option<Endpoint> {
-    let addresses = home.addresses.iter().filter_map(|address| name_there(address, view));
+    let addresses = home.addresses.iter().filter_map(|address| remote_address(address, view));
     let addresses: Vec<_> = addresses.map(|address| address.to_string()).collect();
     (!addresses.is_empty()).then(|| Endpoint {
         addresses,
@@ -101,10 +101,10 @@ fn forge_endpoint(home: &Endpoint, view: View<'_>) -> Option<Endpoint> {
     })
 }
 
-fn name_there(address: &str, view: View<'_>) -> Option<IpAddr> {
+fn remote_address(address: &str, view: View<'_>) -> Option<IpAddr> {
     match view.networks.locate(address.parse().ok()?) {
         Location::There(pod) => Some(pod.real.0),
-        Location::Here(pod) => Some(pod.name.0),
+        Location::Here(pod) => Some(pod.translated.0),
         Location::Elsewhere(address) => view.mapped.get(&address).copied(),
     }
 }
@@ -115,12 +115,12 @@ mod tests {
 
     use super::super::metadata::tests::to_milan;
     use super::*;
-    use crate::translate::NamedNetwork;
+    use crate::translate::CidrTranslation;
 
     /// Both have 10.244.0.0/16 for their pods, and call each other's 10.71.0.0/16.
     fn networks() -> Networks {
         let named = |real: &str, name: &str| {
-            NamedNetwork::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
+            CidrTranslation::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
         };
         Networks {
             local_pods: named("10.244.0.0/16", "10.71.0.0/16"),
@@ -181,9 +181,9 @@ mod tests {
             endpoint("10.71.3.3", "liqo-milan"),
         ]);
         let slice = slice(&web(), &endpoints);
-        let unnamed = unnamed(&slice, "liqo-milan", &networks());
-        let unnamed: Vec<_> = unnamed.iter().map(IpAddr::to_string).collect();
-        assert_eq!(unnamed, ["10.80.0.9", "172.18.0.2"]);
+        let untranslated = untranslated(&slice, "liqo-milan", &networks());
+        let untranslated: Vec<_> = untranslated.iter().map(IpAddr::to_string).collect();
+        assert_eq!(untranslated, ["10.80.0.9", "172.18.0.2"]);
         let shadow = forged(&slice, &[("10.80.0.9", "10.72.0.4")]).unwrap();
         let endpoints = shadow.spec.template.endpoints.iter();
         let addresses: Vec<_> = endpoints.flat_map(|endpoint| &endpoint.addresses).collect();
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_pod_of_the_destination_goes_by_its_own_address_whoever_lists_it() {
         let slice = slice(&web(), &json!([{ "addresses": ["10.71.3.3"] }]));
-        assert!(unnamed(&slice, "liqo-milan", &networks()).is_empty());
+        assert!(untranslated(&slice, "liqo-milan", &networks()).is_empty());
         let endpoints = forged(&slice, &[]).unwrap().spec.template.endpoints;
         assert_eq!(endpoints[0].addresses, ["10.244.3.3"]);
     }
@@ -219,6 +219,6 @@ mod tests {
         let mut api_server = slice(&labels, &json!([endpoint("172.18.0.2", "rome-1")]));
         api_server.metadata.namespace = Some("default".into());
         assert_eq!(forged(&api_server, &[]), None);
-        assert!(unnamed(&api_server, "liqo-milan", &networks()).is_empty());
+        assert!(untranslated(&api_server, "liqo-milan", &networks()).is_empty());
     }
 }

@@ -119,7 +119,7 @@ pub fn differs(has: &Value, wanted: &Value) -> bool {
 fn addresses(remote: &Value, networks: Option<&Networks>) -> Vec<IpAddr> {
     let listed =
         remote["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
-    listed.filter_map(|ip| networks?.name_here(ip.parse().ok()?, |_| None)).collect()
+    listed.filter_map(|ip| networks?.local_address(ip.parse().ok()?, |_| None)).collect()
 }
 
 fn unscheduled(remote: &Value) -> Option<&str> {
@@ -181,13 +181,13 @@ mod tests {
     use tombolo_api::names::RESTARTS_ANNOTATION;
 
     use super::*;
-    use crate::translate::NamedNetwork;
+    use crate::translate::CidrTranslation;
 
     const NOW: &str = "2026-01-02T03:04:05.6Z";
 
     fn networks() -> Networks {
         let named = |real: &str, name: &str| {
-            NamedNetwork::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
+            CidrTranslation::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
         };
         Networks {
             local_pods: named("10.244.0.0/16", "10.71.0.0/16"),

@@ -1,22 +1,22 @@
-//! Addresses, by who calls them so.
+//! Real, translated and external addresses.
 
 use std::{fmt, net::IpAddr};
 
-/// An address as the cluster that it belongs to calls it.
+/// An address as used in its own cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RealIp(pub IpAddr);
 
-/// An address as the cluster on the other side calls it.
+/// An address as used in the other cluster of a peering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TranslatedIp(pub IpAddr);
 
-/// An address of this cluster's own external network, which stands for an endpoint that is no pod
-/// of it. Only other clusters use it, by their name for it.
+/// An address of this cluster's ExternalCIDR, allocated to an endpoint that is not one of its pods.
+/// Only other clusters use it, translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExternalIp(pub IpAddr);
 
 impl ExternalIp {
-    /// The same address, as one of this cluster's.
+    /// The same address, as a real address of this cluster.
     pub fn real(self) -> RealIp {
         RealIp(self.0)
     }

@@ -2,23 +2,24 @@
 
 use tombolo_api::net::TunnelEndpoint;
 
-use super::{Mismatch, NamedNetwork, TranslatedIp, first_host};
+use super::{CidrTranslation, Mismatch, TranslatedIp, first_host};
 
-/// The networks of two peered clusters, and what each calls the other's.
+/// The networks of two peered clusters, and how each translates those of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Networks {
-    /// Of this cluster's pods, and what the peer calls it.
-    pub local_pods: NamedNetwork,
-    /// This cluster's external network, and what the peer calls it.
-    pub local_external: NamedNetwork,
-    /// Of the peer's pods, and what this cluster calls it.
-    pub remote_pods: NamedNetwork,
-    /// The peer's external network, and what this cluster calls it.
-    pub remote_external: NamedNetwork,
+    /// This cluster's PodCIDR, translated in the peer.
+    pub local_pods: CidrTranslation,
+    /// This cluster's ExternalCIDR, translated in the peer.
+    pub local_external: CidrTranslation,
+    /// The peer's PodCIDR, translated in this cluster.
+    pub remote_pods: CidrTranslation,
+    /// The peer's ExternalCIDR, translated in this cluster.
+    pub remote_external: CidrTranslation,
 }
 
 impl Networks {
-    /// The networks of a TunnelEndpoint, once all of them are known. An error: they can't be right.
+    /// The networks of a TunnelEndpoint, once all of them are known. Fails if a CIDR and its
+    /// translated CIDR differ in size.
     pub fn from_tunnel_endpoint(endpoint: &TunnelEndpoint) -> Result<Option<Self>, Mismatch> {
         let known = || {
             let status = endpoint.status.as_ref()?;
@@ -32,24 +33,25 @@ impl Networks {
         let Some([local_pods, local_external, remote_pods, remote_external]) = known() else {
             return Ok(None);
         };
-        let named = |(real, nat)| NamedNetwork::from_nat(real, nat);
+        let translation = |(real, nat)| CidrTranslation::from_nat(real, nat);
         Ok(Some(Self {
-            local_pods: named(local_pods)?,
-            local_external: named(local_external)?,
-            remote_pods: named(remote_pods)?,
-            remote_external: named(remote_external)?,
+            local_pods: translation(local_pods)?,
+            local_external: translation(local_external)?,
+            remote_pods: translation(remote_pods)?,
+            remote_external: translation(remote_external)?,
         }))
     }
 
-    /// The address by which the peer knows whatever comes from this cluster and is no pod.
-    pub fn their_name_for_self(&self) -> TranslatedIp {
-        TranslatedIp(first_host(self.local_external.name()))
+    /// The address of this cluster's gateway in the peer: the source of all packets from this
+    /// cluster that do not come from a pod.
+    pub fn local_gateway_ip_at_peer(&self) -> TranslatedIp {
+        TranslatedIp(first_host(self.local_external.translated()))
     }
 
-    /// The address by which this cluster knows whatever comes from the peer and is no pod; the
-    /// peer's gateway answers probes there.
-    pub fn our_name_for_their_self(&self) -> TranslatedIp {
-        TranslatedIp(first_host(self.remote_external.name()))
+    /// The address of the peer's gateway in this cluster: the source of all packets from the peer
+    /// that do not come from a pod. The gateway answers probes there.
+    pub fn peer_gateway_ip(&self) -> TranslatedIp {
+        TranslatedIp(first_host(self.remote_external.translated()))
     }
 }
 
@@ -64,22 +66,24 @@ pub(super) mod tests {
     use super::*;
 
     #[test]
-    fn a_tunnel_endpoint_says_what_each_network_is_called() {
+    fn translations_are_read_from_a_tunnel_endpoint() {
         let networks = Networks::from_tunnel_endpoint(&endpoint()).unwrap().unwrap();
-        let named = |real: &str, name: &str| NamedNetwork::new(cidr(real), cidr(name)).unwrap();
+        let translation = |real: &str, translated: &str| {
+            CidrTranslation::new(cidr(real), cidr(translated)).unwrap()
+        };
         let expected = Networks {
-            local_pods: named("10.0.0.0/16", "10.9.0.0/16"),
-            local_external: named("10.4.0.0/16", "10.6.0.0/16"),
-            remote_pods: named("10.0.0.0/16", "10.8.0.0/16"),
-            remote_external: named("10.5.0.0/16", "10.5.0.0/16"),
+            local_pods: translation("10.0.0.0/16", "10.9.0.0/16"),
+            local_external: translation("10.4.0.0/16", "10.6.0.0/16"),
+            remote_pods: translation("10.0.0.0/16", "10.8.0.0/16"),
+            remote_external: translation("10.5.0.0/16", "10.5.0.0/16"),
         };
         assert_eq!(networks, expected);
-        assert_eq!(networks.their_name_for_self().to_string(), "10.6.0.1");
-        assert_eq!(networks.our_name_for_their_self().to_string(), "10.5.0.1");
+        assert_eq!(networks.local_gateway_ip_at_peer().to_string(), "10.6.0.1");
+        assert_eq!(networks.peer_gateway_ip().to_string(), "10.5.0.1");
     }
 
     #[test]
-    fn until_all_networks_are_known_there_are_none() {
+    fn networks_are_unknown_until_every_cidr_is_set() {
         let missing: [fn(&mut TunnelEndpointStatus); 6] = [
             |status| status.local_pod_cidr = None,
             |status| status.local_external_cidr = None,
@@ -96,7 +100,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_name_that_cant_be_right_is_an_error_that_says_so() {
+    fn a_translated_cidr_of_another_size_is_an_error() {
         let nat = |text: &str| Some(text.parse::<NatCidr>().unwrap());
         let wrong = |endpoint: &TunnelEndpoint| {
             Networks::from_tunnel_endpoint(endpoint).unwrap_err().to_string()
@@ -104,15 +108,15 @@ pub(super) mod tests {
         let larger = changed(|status| status.remote_nat_pod_cidr = nat("10.8.0.0/15"));
         assert_eq!(
             wrong(&larger),
-            "10.0.0.0/16 can't be called 10.8.0.0/15: a prefix of 16 bits of IPv4 is no prefix of \
-             15 bits of IPv4, and addresses would lose their host part"
+            "10.0.0.0/16 can't be translated to 10.8.0.0/15: a prefix of 16 bits of IPv4 and a \
+             prefix of 15 bits of IPv4 differ, so addresses would lose their host part"
         );
         let smaller = changed(|status| status.local_nat_external_cidr = nat("10.6.0.0/24"));
-        assert!(wrong(&smaller).starts_with("10.4.0.0/16 can't be called 10.6.0.0/24: "));
+        assert!(wrong(&smaller).starts_with("10.4.0.0/16 can't be translated to 10.6.0.0/24: "));
         let v6 = changed(|status| status.remote_nat_external_cidr = nat("fd00::/16"));
-        assert!(wrong(&v6).starts_with("10.5.0.0/16 can't be called fd00::/16: "));
-        let unnamed = changed(|status| status.local_nat_pod_cidr = nat("fd00::/64"));
-        assert!(wrong(&unnamed).starts_with("10.0.0.0/16 can't be called fd00::/64: "));
+        assert!(wrong(&v6).starts_with("10.5.0.0/16 can't be translated to fd00::/16: "));
+        let v6_pods = changed(|status| status.local_nat_pod_cidr = nat("fd00::/64"));
+        assert!(wrong(&v6_pods).starts_with("10.0.0.0/16 can't be translated to fd00::/64: "));
     }
 
     pub(in super::super) fn changed(

@@ -1,4 +1,4 @@
-//! The networks of all peers, apart from those of which it is said what can't be right.
+//! The networks of all peers, and the peers with invalid translations.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,15 @@ use super::{Mismatch, Networks};
 /// The networks of all peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerNetworks {
-    /// Those that are known.
+    /// Peers with known networks.
     pub known: BTreeMap<ClusterId, Networks>,
-    /// Why the others can't be right. Those that are not known yet are in neither.
+    /// Peers with an invalid translation. Peers whose networks are not known yet are in neither
+    /// map.
     pub wrong: BTreeMap<ClusterId, Mismatch>,
 }
 
 impl PeerNetworks {
-    /// The networks that TunnelEndpoints are about.
+    /// Reads the networks of all TunnelEndpoints.
     pub fn from_tunnel_endpoints<'a>(
         endpoints: impl IntoIterator<Item = &'a TunnelEndpoint>,
     ) -> Self {
@@ -32,7 +33,7 @@ impl PeerNetworks {
         peers
     }
 
-    /// What was not wrong `before`, or for another reason, so that it is said once.
+    /// Invalid translations that are not in `before`, so that each is logged once.
     pub fn newly_wrong(
         &self,
         before: &BTreeMap<ClusterId, Mismatch>,
@@ -54,8 +55,8 @@ mod tests {
         endpoint
     }
 
-    fn with_name(id: &str, name: &str) -> TunnelEndpoint {
-        endpoint(id, |status| status.remote_nat_pod_cidr = Some(name.parse().unwrap()))
+    fn with_pod_nat(id: &str, nat: &str) -> TunnelEndpoint {
+        endpoint(id, |status| status.remote_nat_pod_cidr = Some(nat.parse().unwrap()))
     }
 
     fn ids<'a, T: 'a>(all: impl IntoIterator<Item = (&'a ClusterId, T)>) -> Vec<&'a str> {
@@ -65,8 +66,8 @@ mod tests {
     #[test]
     fn a_peer_is_known_or_wrong_or_neither_yet() {
         let endpoints = [
-            with_name("milan", "10.8.0.0/16"),
-            with_name("turin", "10.8.0.0/15"),
+            with_pod_nat("milan", "10.8.0.0/16"),
+            with_pod_nat("turin", "10.8.0.0/15"),
             endpoint("genoa", |status| status.remote_nat_pod_cidr = None),
         ];
         let peers = PeerNetworks::from_tunnel_endpoints(&endpoints);
@@ -75,9 +76,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_once_and_again_when_it_is_wrong_in_another_way() {
+    fn an_invalid_translation_is_reported_once_and_again_when_it_changes() {
         let peers = |turin: &str| {
-            let endpoints = [with_name("milan", "fd00::/16"), with_name("turin", turin)];
+            let endpoints = [with_pod_nat("milan", "fd00::/16"), with_pod_nat("turin", turin)];
             PeerNetworks::from_tunnel_endpoints(&endpoints)
         };
         let first = peers("10.8.0.0/15");

@@ -1,92 +1,92 @@
-//! The one rule by which addresses change between clusters: each cluster rewrites only its own. On
-//! the wire the destination is the sender's name for the receiver, and the source the receiver's
-//! name for the sender; the peer's rules are told by what this cluster calls it.
+//! The rule of address translation: each cluster rewrites only its own addresses. In the tunnel,
+//! the destination is translated as in the sending cluster, and the source as in the receiving
+//! cluster. The rules for a peer match its translated CIDRs in this cluster.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use tombolo_api::Cidr;
 
-use super::{NamedNetwork, Networks, RealIp, TranslatedIp};
+use super::{CidrTranslation, Networks, RealIp, TranslatedIp};
 
-/// Endpoints of this cluster that are no pods, by what the peer calls them.
+/// Endpoints of this cluster that are not pods, by their address in the peer.
 pub type Mappings = BTreeMap<TranslatedIp, IpAddr>;
 
-/// What this cluster does to the addresses of what it exchanges with one peer.
+/// How this cluster rewrites the addresses of packets to and from one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewrites {
-    /// What this cluster calls the peer's networks. What has a destination there leaves for the
-    /// peer; what has a source there arrives from it.
+    /// The peer's translated CIDRs in this cluster: destinations of packets to the peer, sources of
+    /// packets from it.
     pub peer: [Cidr; 2],
-    /// What the peer calls this cluster's networks: sources of whatever leaves for it.
+    /// This cluster's translated CIDRs in the peer: sources of packets to it.
     pub own: [Cidr; 2],
-    /// Sources of what leaves: the first that fits.
+    /// Rules for the source of outgoing packets. The first match applies.
     pub leaving: [Source; 2],
-    /// Destinations of what arrives: the first that fits. What fits none is rejected: the external
-    /// network has no prefix, only mappings.
+    /// Rules for the destination of incoming packets. The first match applies. Packets without a
+    /// match are rejected: in the ExternalCIDR only mapped addresses are reachable.
     pub arriving: [Destination; 3],
 }
 
-/// A source of what leaves for the peer.
+/// The rule for a source of packets to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A pod gets the prefix that the peer knows, and keeps its host part.
-    Pod(NamedNetwork),
-    /// Anything else becomes this cluster itself.
+    /// A pod's address is translated to its CIDR in the peer.
+    Pod(CidrTranslation),
+    /// Any other address becomes the gateway's address in the peer.
     Other(TranslatedIp),
 }
 
-/// A destination of what arrives from the peer.
+/// The rule for a destination of packets from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// An address with a mapping becomes the endpoint that it stands for.
+    /// A mapped address becomes the address of its endpoint.
     Mapped,
-    /// This cluster itself is its gateway, which answers probes.
+    /// The gateway's own address, where it answers probes.
     Gateway(TranslatedIp),
-    /// A pod gets its real prefix back, and keeps its host part.
-    Pod(NamedNetwork),
+    /// A pod's translated address becomes its real address.
+    Pod(CidrTranslation),
 }
 
 /// The addresses of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// From where.
+    /// The source.
     pub source: IpAddr,
-    /// To where.
+    /// The destination.
     pub destination: IpAddr,
 }
 
-/// What becomes of a packet that arrives.
+/// How an incoming packet is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It goes on like this.
+    /// It is forwarded with these addresses.
     Passes(Packet),
-    /// It is for the gateway.
+    /// It is for the gateway itself.
     ForGateway,
 }
 
 impl Rewrites {
-    /// The rewrites that this cluster makes for the peer with these networks.
+    /// The rewrites for the peer with these networks.
     pub fn of(networks: &Networks) -> Self {
         let Networks { local_pods, local_external, remote_pods, remote_external } = networks;
-        let itself = networks.their_name_for_self();
+        let gateway = networks.local_gateway_ip_at_peer();
         Self {
-            peer: [remote_pods.name(), remote_external.name()],
-            own: [local_pods.name(), local_external.name()],
-            leaving: [Source::Pod(*local_pods), Source::Other(itself)],
+            peer: [remote_pods.translated(), remote_external.translated()],
+            own: [local_pods.translated(), local_external.translated()],
+            leaving: [Source::Pod(*local_pods), Source::Other(gateway)],
             arriving: [
                 Destination::Mapped,
-                Destination::Gateway(itself),
+                Destination::Gateway(gateway),
                 Destination::Pod(*local_pods),
             ],
         }
     }
 
-    /// Whether this cluster calls something of the peer so.
+    /// Whether an address is in one of the peer's translated CIDRs.
     pub fn is_of_peer(&self, ip: IpAddr) -> bool {
-        self.peer.iter().any(|name| name.net().contains(&ip))
+        self.peer.iter().any(|cidr| cidr.net().contains(&ip))
     }
 
-    /// The packet as it leaves for the peer, if it is for it.
+    /// Rewrites a packet to the peer. `None` if its destination is not in the peer.
     pub fn leave(&self, packet: Packet) -> Option<Packet> {
         if !self.is_of_peer(packet.destination) {
             return None;
@@ -95,7 +95,7 @@ impl Rewrites {
         Some(Packet { source, ..packet })
     }
 
-    /// What becomes of a packet from the peer; nothing where it is rejected, or not from it.
+    /// Rewrites a packet from the peer. `None` if it is rejected, or its source is not in the peer.
     pub fn arrive(&self, packet: Packet, mappings: &Mappings) -> Option<Arrival> {
         if !self.is_of_peer(packet.source) {
             return None;
@@ -107,19 +107,21 @@ impl Rewrites {
 impl Source {
     fn apply(self, source: IpAddr) -> Option<IpAddr> {
         match self {
-            Self::Pod(pods) => pods.translate(RealIp(source)).ok().map(|name| name.0),
-            Self::Other(itself) => Some(itself.0),
+            Self::Pod(pods) => pods.translate(RealIp(source)).ok().map(|translated| translated.0),
+            Self::Other(gateway) => Some(gateway.0),
         }
     }
 }
 
 impl Destination {
     fn apply(self, packet: Packet, mappings: &Mappings) -> Option<Arrival> {
-        let name = TranslatedIp(packet.destination);
+        let translated = TranslatedIp(packet.destination);
         let destination = match self {
-            Self::Mapped => *mappings.get(&name)?,
-            Self::Gateway(itself) => return (name == itself).then_some(Arrival::ForGateway),
-            Self::Pod(pods) => pods.back(name).ok()?.0,
+            Self::Mapped => *mappings.get(&translated)?,
+            Self::Gateway(gateway) => {
+                return (translated == gateway).then_some(Arrival::ForGateway);
+            }
+            Self::Pod(pods) => pods.reverse(translated).ok()?.0,
         };
         Some(Arrival::Passes(Packet { destination, ..packet }))
     }
@@ -136,12 +138,12 @@ mod tests {
 
     fn arrive(source: &str, destination: &str) -> Option<Arrival> {
         let mappings = [("10.81.0.4", "192.0.2.9"), ("10.80.0.4", "192.0.2.9")];
-        let mappings = mappings.map(|(name, own)| (TranslatedIp(ip(name)), ip(own)));
+        let mappings = mappings.map(|(mapped, own)| (TranslatedIp(ip(mapped)), ip(own)));
         Rewrites::of(&networks()).arrive(packet(source, destination), &mappings.into())
     }
 
     #[test]
-    fn a_pod_leaves_by_the_peers_name_for_it() {
+    fn the_source_of_a_pod_is_translated() {
         let leave = |packet| Rewrites::of(&networks()).leave(packet);
         let pod = packet("10.0.7.7", "10.2.1.1");
         assert_eq!(leave(pod), Some(packet("10.80.7.7", "10.2.1.1")));
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_leaves_as_the_cluster_itself() {
+    fn other_sources_become_the_gateway() {
         let leave = |packet| Rewrites::of(&networks()).leave(packet);
         for other in ["192.0.2.9", "10.1.0.4", "10.2.0.4", "241.0.0.7"] {
             assert_eq!(leave(packet(other, "10.2.1.1")), Some(packet("10.81.0.1", "10.2.1.1")));
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_the_peer_does_not_leave() {
+    fn packets_to_other_destinations_do_not_leave() {
         let leave = |packet| Rewrites::of(&networks()).leave(packet);
         for elsewhere in ["10.0.1.1", "10.80.1.1", "192.0.2.9"] {
             assert_eq!(leave(packet("10.0.7.7", elsewhere)), None);
@@ -166,26 +168,26 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_reached_by_the_peers_name_for_it() {
+    fn the_translated_destination_of_a_pod_is_reversed() {
         let passes = Arrival::Passes(packet("10.2.1.1", "10.0.7.7"));
         assert_eq!(arrive("10.2.1.1", "10.80.7.7"), Some(passes));
     }
 
     #[test]
-    fn mappings_come_before_prefixes() {
+    fn mappings_come_before_cidrs() {
         let passes = Arrival::Passes(packet("10.2.1.1", "192.0.2.9"));
         assert_eq!(arrive("10.2.1.1", "10.81.0.4"), Some(passes));
         assert_eq!(arrive("10.2.1.1", "10.80.0.4"), Some(passes));
     }
 
     #[test]
-    fn the_external_network_has_no_prefix() {
+    fn only_mapped_addresses_of_the_external_cidr_are_reachable() {
         assert_eq!(arrive("10.2.1.1", "10.81.0.5"), None);
         assert_eq!(arrive("10.2.1.1", "10.81.0.1"), Some(Arrival::ForGateway));
     }
 
     #[test]
-    fn what_is_not_from_the_peer_does_not_arrive() {
+    fn packets_from_other_sources_do_not_arrive() {
         for elsewhere in ["10.0.1.1", "10.80.1.1", "192.0.2.9"] {
             assert_eq!(arrive(elsewhere, "10.80.7.7"), None);
         }

@@ -1,4 +1,4 @@
-//! Networks and addresses to try, of both families and all sizes.
+//! Random networks and addresses of both families and all sizes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use tombolo_api::Cidr;
 
-use super::{NamedNetwork, Networks};
+use super::{CidrTranslation, Networks};
 
 /// The networks of two clusters as each of them sees them.
 #[derive(Clone, Copy, Debug)]
@@ -15,10 +15,10 @@ pub(super) struct Peering {
     pub(super) there: Networks,
 }
 
-/// Who calls the other's networks by other names.
+/// The clusters that translate the CIDRs of the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Renamed {
-    Nobody,
+pub(super) enum TranslatedBy {
+    Neither,
     Here,
     There,
     Both,
@@ -32,14 +32,15 @@ pub(super) fn cidr(text: &str) -> Cidr {
     text.parse().unwrap()
 }
 
-/// This cluster and its peer have the same networks, and different names for them.
+/// This cluster and its peer have the same CIDRs, and translate them differently.
 pub(super) fn networks() -> Networks {
-    let named = |real: &str, name: &str| NamedNetwork::new(cidr(real), cidr(name)).unwrap();
+    let translation =
+        |real: &str, translated: &str| CidrTranslation::new(cidr(real), cidr(translated)).unwrap();
     Networks {
-        local_pods: named("10.0.0.0/16", "10.80.0.0/16"),
-        local_external: named("10.1.0.0/16", "10.81.0.0/16"),
-        remote_pods: named("10.0.0.0/16", "10.2.0.0/16"),
-        remote_external: named("10.1.0.0/16", "10.3.0.0/16"),
+        local_pods: translation("10.0.0.0/16", "10.80.0.0/16"),
+        local_external: translation("10.1.0.0/16", "10.81.0.0/16"),
+        remote_pods: translation("10.0.0.0/16", "10.2.0.0/16"),
+        remote_external: translation("10.1.0.0/16", "10.3.0.0/16"),
     }
 }
 
@@ -79,15 +80,15 @@ pub(super) fn host_bits(network: Cidr, ip: IpAddr) -> u128 {
     }
 }
 
-/// Any peering, whoever renames.
+/// Any peering, whichever cluster translates.
 pub(super) fn peering() -> impl Strategy<Value = Peering> {
-    let renamed = [Renamed::Nobody, Renamed::Here, Renamed::There, Renamed::Both];
-    proptest::sample::select(renamed.to_vec()).prop_flat_map(peering_with)
+    let by = [TranslatedBy::Neither, TranslatedBy::Here, TranslatedBy::There, TranslatedBy::Both];
+    proptest::sample::select(by.to_vec()).prop_flat_map(peering_with)
 }
 
-/// Any peering in which these rename: in each cluster, its own networks and its names for the
-/// other's do not overlap.
-pub(super) fn peering_with(renamed: Renamed) -> impl Strategy<Value = Peering> {
+/// Any peering in which these clusters translate. In each cluster, its own CIDRs and the translated
+/// CIDRs of the other one do not overlap.
+pub(super) fn peering_with(by: TranslatedBy) -> impl Strategy<Value = Peering> {
     let quarters = || Just([0, 1, 2, 3]).prop_shuffle();
     let lengths = [2_u8..=128, 2..=128, 2..=128, 2..=128];
     (any::<bool>(), lengths, [quarters(), quarters()], any::<[u128; 8]>()).prop_map(
@@ -98,8 +99,8 @@ pub(super) fn peering_with(renamed: Renamed) -> impl Strategy<Value = Peering> {
                 of(v6, (bits >> 2) | (u128::from(quarter) << 126), length)
             };
             let [a, b, c, d] = quarters;
-            // Where both rename, the two know nothing of each other's networks.
-            let [e, f, g, h] = if renamed == Renamed::Both { others } else { [c, d, a, b] };
+            // Where both translate, the real CIDRs of the two are independent.
+            let [e, f, g, h] = if by == TranslatedBy::Both { others } else { [c, d, a, b] };
             let [pods, external, their_pods, their_external] = lengths;
             let real = [
                 net(a, bits[0], pods),
@@ -107,25 +108,25 @@ pub(super) fn peering_with(renamed: Renamed) -> impl Strategy<Value = Peering> {
                 net(e, bits[2], their_pods),
                 net(f, bits[3], their_external),
             ];
-            let mut names = real;
-            if matches!(renamed, Renamed::Here | Renamed::Both) {
-                names[2] = net(c, bits[4], their_pods);
-                names[3] = net(d, bits[5], their_external);
+            let mut translated = real;
+            if matches!(by, TranslatedBy::Here | TranslatedBy::Both) {
+                translated[2] = net(c, bits[4], their_pods);
+                translated[3] = net(d, bits[5], their_external);
             }
-            if matches!(renamed, Renamed::There | Renamed::Both) {
-                names[0] = net(g, bits[6], pods);
-                names[1] = net(h, bits[7], external);
+            if matches!(by, TranslatedBy::There | TranslatedBy::Both) {
+                translated[0] = net(g, bits[6], pods);
+                translated[1] = net(h, bits[7], external);
             }
             let [pods, external, their_pods, their_external] =
-                [0, 1, 2, 3].map(|n| NamedNetwork::new(real[n], names[n]).unwrap());
+                [0, 1, 2, 3].map(|n| CidrTranslation::new(real[n], translated[n]).unwrap());
             peering_of([pods, external], [their_pods, their_external])
         },
     )
 }
 
 /// The peering of two clusters with these pods' and external networks.
-pub(super) fn peering_of(here: [NamedNetwork; 2], there: [NamedNetwork; 2]) -> Peering {
-    let seen = |local: [NamedNetwork; 2], remote: [NamedNetwork; 2]| Networks {
+pub(super) fn peering_of(here: [CidrTranslation; 2], there: [CidrTranslation; 2]) -> Peering {
+    let seen = |local: [CidrTranslation; 2], remote: [CidrTranslation; 2]| Networks {
         local_pods: local[0],
         local_external: local[1],
         remote_pods: remote[0],

@@ -73,10 +73,8 @@ impl<T: Tunnels> Machine<T> {
         if changed > 0 {
             conntrack::forget(self.inside.netns(), |it| gateway::is_stale(inputs, it))?;
         }
-        let targets = inputs
-            .peers
-            .iter()
-            .map(|(id, peer)| (id.clone(), peer.networks.our_name_for_their_self().0));
+        let targets =
+            inputs.peers.iter().map(|(id, peer)| (id.clone(), peer.networks.peer_gateway_ip().0));
         self.prober.aim(targets.collect());
         Ok(changed)
     }

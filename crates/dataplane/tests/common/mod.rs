@@ -17,7 +17,7 @@ use std::{
 use ipnet::Ipv4Net;
 use tombolo_core::{
     plan::{agent, gateway},
-    translate::{NamedNetwork, Networks},
+    translate::{CidrTranslation, Networks},
 };
 use tombolo_dataplane::{
     agent::machine::Machine as Agent,
@@ -265,7 +265,7 @@ pub struct Names {
 /// Introduces two clusters to each other.
 pub fn peer(a: &mut Cluster, b: &mut Cluster, names: &Names) {
     let named = |real: &str, name: &str| {
-        NamedNetwork::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
+        CidrTranslation::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
     };
     let external = "10.200.0.0/16";
     let of = |pods: &str, [name, external_name]: [&str; 2]| {

@@ -1,5 +1,5 @@
-//! One kind, from one namespace to its twin in one peer: whatever changes on either side, the
-//! object is looked at again, and made what it should be.
+//! Reflects one kind from one namespace to its twin in one peer. A change on either side reconciles
+//! the object.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -30,25 +30,25 @@ use crate::peer::Peer;
 
 const MANAGER: &str = "liqo-kubelet";
 
-/// What could not be done.
+/// The action that failed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("look whether there is {0}")]
+    #[error("get {0}")]
     Read(String, #[source] kube::Error),
     #[error(
-        "{0} is there already and was not reflected, so yours is not: remove that one, or rename \
-         yours"
+        "{0} exists already and is not a reflected object: delete it, or rename the object in the \
+         home namespace"
     )]
     Taken(String),
     #[error("write {0}")]
     Write(String, #[source] kube::Error),
     #[error("delete {0}")]
     Delete(String, #[source] kube::Error),
-    #[error("name the endpoints of {0}")]
-    Name(String, #[source] addresses::Error),
+    #[error("translate the endpoint addresses of {0}")]
+    Translate(String, #[source] addresses::Error),
 }
 
-/// One kind, from one namespace to its twin in one peer.
+/// The reflection of one kind from one namespace to its twin in one peer.
 pub struct Flow<K: Kind> {
     peer: Arc<Peer>,
     events: Events,
@@ -60,7 +60,7 @@ pub struct Flow<K: Kind> {
 }
 
 impl<K: Kind> Flow<K> {
-    /// From a namespace to its twin.
+    /// A flow from a namespace to its twin.
     pub fn new(
         peer: Arc<Peer>,
         home: Arc<HomeWatch<K::Home>>,
@@ -83,28 +83,28 @@ impl<K: Kind> Flow<K> {
         }
     }
 
-    /// Never ends by itself.
+    /// Runs until it is aborted.
     pub async fn run(self) {
-        let (queue, asked) = queue();
+        let (queue, requests) = queue();
         let mut touched = self.home.touched.subscribe();
         let ours = format!("{ORIGIN_LABEL}={}", self.route.origin);
         let home = &self.home.objects;
-        let (tell, index) = (queue.clone(), home.index().clone());
+        let (notify, index) = (queue.clone(), home.index().clone());
         let remote = Watched::telling(
             self.remote.clone(),
             watcher::Config::default().labels(&ours),
             move |changed, remote| match changed.into() {
-                Touched::One(name) => tell.push(name),
-                Touched::All => all(&index, remote, &tell),
+                Touched::One(name) => notify.push(name),
+                Touched::All => enqueue_all(&index, remote, &notify),
             },
         );
-        let look_at_all = || all(home.index(), remote.index(), &queue);
+        let enqueue_everything = || enqueue_all(home.index(), remote.index(), &queue);
         let follow_home = async {
-            look_at_all();
+            enqueue_everything();
             loop {
                 match touched.recv().await {
                     Ok(Touched::One(name)) => queue.push(name),
-                    Ok(Touched::All) | Err(RecvError::Lagged(_)) => look_at_all(),
+                    Ok(Touched::All) | Err(RecvError::Lagged(_)) => enqueue_everything(),
                     Err(RecvError::Closed) => return std::future::pending().await,
                 }
             }
@@ -112,43 +112,44 @@ impl<K: Kind> Flow<K> {
         let follow_networks = async {
             let mut networks = self.peer.networks.clone();
             while K::HAS_ADDRESSES && networks.changed().await.is_ok() {
-                look_at_all();
+                enqueue_everything();
             }
             std::future::pending::<()>().await;
         };
-        let work = queue::run("reflection", asked, async |name| {
+        let work = queue::run("reflection", requests, async |name| {
             home.filled().await;
             remote.filled().await;
-            self.look_at(name, &remote).await
+            self.reconcile(name, &remote).await
         });
         tokio::join!(follow_home, follow_networks, work);
     }
 
-    async fn look_at(&self, name: String, remote: &Watched<K::Remote>) -> Result<(), Error> {
+    async fn reconcile(&self, name: String, remote: &Watched<K::Remote>) -> Result<(), Error> {
         let home = self.home.objects.get(&self.home_namespace, &name);
         let home = home.filter(|home| home.meta().deletion_timestamp.is_none());
         let have = remote.get(&self.route.namespace, &name);
         let networks = *self.peer.networks.borrow();
-        let (want, unnamed) = match (&home, &networks) {
-            // What is there stays until it is known how it should be.
+        let (want, error) = match (&home, &networks) {
+            // The remote object stays until the networks are known.
             (Some(_), None) if K::HAS_ADDRESSES => return Ok(()),
             (Some(home), Some(networks)) if K::HAS_ADDRESSES => {
-                let unnamed = K::unnamed(home, &self.peer.node, networks);
+                let untranslated = K::untranslated(home, &self.peer.node, networks);
                 let user = (self.home_namespace.clone(), name.clone());
-                let (mapped, error) = self.addresses.names(&user, &unnamed, Some(networks)).await;
+                let (mapped, error) =
+                    self.addresses.translate(&user, &untranslated, Some(networks)).await;
                 let view = View { node: &self.peer.node, networks, mapped: &mapped };
                 (K::forge(home, &self.route, Some(view)), error)
             }
             (Some(home), _) => (K::forge(home, &self.route, None), None),
             (None, _) if K::HAS_ADDRESSES => {
                 let user = (self.home_namespace.clone(), name.clone());
-                let (_, error) = self.addresses.names(&user, &BTreeSet::new(), None).await;
+                let (_, error) = self.addresses.translate(&user, &BTreeSet::new(), None).await;
                 (None, error)
             }
             (None, _) => (None, None),
         };
         self.act(&name, decide(want, have.as_deref()), home.as_deref()).await?;
-        unnamed.map_or(Ok(()), |error| Err(Error::Name(self.what(&name), error)))
+        error.map_or(Ok(()), |error| Err(Error::Translate(self.what(&name), error)))
     }
 
     async fn act(
@@ -171,7 +172,7 @@ impl<K: Kind> Flow<K> {
         object: K::Remote,
         home: Option<&K::Home>,
     ) -> Result<(), Error> {
-        // The watch sees only what is ours.
+        // The watch selects only reflected objects.
         let there = match K::IS_COMMON {
             true => {
                 let there = self.remote.get_opt(name).await;
@@ -201,7 +202,7 @@ impl<K: Kind> Flow<K> {
     async fn correct(&self, name: &str, uid: &str, to: &K::Remote) -> Result<(), Error> {
         match writer::apply_to(&self.remote, MANAGER, uid, to).await {
             Ok(_) => Ok(()),
-            // What can't be changed is made anew, which its deletion leads to.
+            // An immutable field has changed. After the deletion the object is created again.
             Err(kube::Error::Api(status)) if status.code == 422 => self.remove(name, uid).await,
             Err(error) => Err(Error::Write(self.what(name), error)),
         }
@@ -221,8 +222,8 @@ impl<K: Kind> Flow<K> {
     }
 }
 
-/// Whatever there is on either side.
-fn all<H, R>(home: &Store<H>, remote: &Store<R>, queue: &Queue<String>)
+/// Enqueues all objects of both sides.
+fn enqueue_all<H, R>(home: &Store<H>, remote: &Store<R>, queue: &Queue<String>)
 where
     H: Resource<DynamicType = ()> + Clone + 'static,
     R: Resource<DynamicType = ()> + Clone + 'static,

@@ -1,5 +1,4 @@
-//! What is in the namespaces of this cluster: one watch for each kind and namespace, however many
-//! peers it is reflected to.
+//! Watches of the home namespaces: one per kind and namespace, shared by all peers.
 
 use std::{
     any::Any,
@@ -17,12 +16,12 @@ pub trait Namespaced: Object + Resource<Scope = NamespaceResourceScope> {}
 
 impl<K> Namespaced for K where K: Object + Resource<Scope = NamespaceResourceScope> {}
 
-/// What has changed.
+/// The objects that have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
     /// The object of this name.
     One(String),
-    /// Whatever there is.
+    /// Possibly all objects.
     All,
 }
 
@@ -35,16 +34,16 @@ impl<K: ResourceExt> From<Changed<'_, K>> for Touched {
     }
 }
 
-/// One kind in one namespace of this cluster.
+/// The watch of one kind in one namespace of this cluster.
 #[derive(Debug)]
 pub struct HomeWatch<K: Namespaced> {
-    /// What there is.
+    /// The current objects.
     pub objects: Watched<K>,
-    /// What has changed.
+    /// Notifies of changed objects.
     pub touched: broadcast::Sender<Touched>,
 }
 
-/// The watches that somebody uses.
+/// The watches in use.
 pub struct Homes {
     client: Client,
     watches: Mutex<BTreeMap<(String, String), Weak<dyn Any + Send + Sync>>>,
@@ -56,16 +55,16 @@ impl Debug for Homes {
     }
 }
 
-/// Changes that a slow flow may fall behind; then it looks at everything.
+/// Changes to buffer for a slow flow. If it lags behind further, it reconciles everything.
 const BUFFERED: usize = 1024;
 
 impl Homes {
-    /// In this cluster, none yet.
+    /// No watches in this cluster yet.
     pub fn new(client: Client) -> Self {
         Self { client, watches: Mutex::default() }
     }
 
-    /// The watch of a kind in a namespace; it ends when nobody has it any more.
+    /// The watch of a kind in a namespace. It ends when the last user drops it.
     pub(super) fn of<K: Namespaced>(&self, namespace: &str) -> Arc<HomeWatch<K>> {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|_, watch| watch.strong_count() > 0);
@@ -75,11 +74,11 @@ impl Homes {
             return shared;
         }
         let touched = broadcast::Sender::new(BUFFERED);
-        let tell = touched.clone();
+        let notify = touched.clone();
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
         let objects = Watched::telling(api, watcher::Config::default(), move |changed, _| {
-            // Nobody may be listening just now.
-            let _ = tell.send(changed.into());
+            // The error is that there is no receiver at the moment.
+            let _ = notify.send(changed.into());
         });
         let watch = Arc::new(HomeWatch { objects, touched });
         let shared: Arc<dyn Any + Send + Sync> = watch.clone();

@@ -1,4 +1,4 @@
-//! The kinds that are reflected: what each is at home, what it is over there.
+//! The reflected kinds, with their kinds in the home and in the remote cluster.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -20,28 +20,28 @@ use tombolo_core::{
 
 use super::home::Namespaced;
 
-/// A kind that is reflected.
+/// A reflected kind.
 pub trait Kind: Send + Sync + 'static {
-    /// What it is in this cluster.
+    /// The kind in this cluster.
     type Home: Namespaced;
-    /// What it is over there.
+    /// The kind in the remote cluster.
     type Remote: Namespaced + Serialize;
 
-    /// Whether addresses are in it, which are others over there.
+    /// Whether the object has addresses to translate.
     const HAS_ADDRESSES: bool = false;
 
-    /// Whether somebody else may have made one of the same name over there.
+    /// Whether users may have created an object of the same name in the remote cluster.
     const IS_COMMON: bool = true;
 
-    /// The object over there. `None`: it is not reflected.
+    /// The desired remote object, or `None` if the object is not reflected.
     fn forge(
         home: &Self::Home,
         route: &ReflectionRoute,
         view: Option<View<'_>>,
     ) -> Option<Self::Remote>;
 
-    /// The addresses that only the address service can name.
-    fn unnamed(_home: &Self::Home, _node: &str, _networks: &Networks) -> BTreeSet<IpAddr> {
+    /// The addresses that the address service has to map.
+    fn untranslated(_home: &Self::Home, _node: &str, _networks: &Networks) -> BTreeSet<IpAddr> {
         BTreeSet::new()
     }
 }
@@ -59,7 +59,7 @@ impl Kind for Services {
     }
 }
 
-/// EndpointSlices, which are ShadowEndpointSlices over there.
+/// EndpointSlices, reflected as ShadowEndpointSlices.
 #[derive(Debug)]
 pub struct EndpointSlices;
 
@@ -78,8 +78,8 @@ impl Kind for EndpointSlices {
         endpoint_slice::forge(home, route, view?)
     }
 
-    fn unnamed(home: &EndpointSlice, node: &str, networks: &Networks) -> BTreeSet<IpAddr> {
-        endpoint_slice::unnamed(home, node, networks)
+    fn untranslated(home: &EndpointSlice, node: &str, networks: &Networks) -> BTreeSet<IpAddr> {
+        endpoint_slice::untranslated(home, node, networks)
     }
 }
 

@@ -19,19 +19,20 @@ use tonic::transport::{Channel, Endpoint};
 
 static SERVICE: OnceCell<(AddressService, SocketAddr)> = OnceCell::const_new();
 
-/// A client of the service, which knows a cluster: there, rome's external network is 10.72.0.0/16.
+/// A client of the service, with a peering with `cluster`, which translates rome's ExternalCIDR to
+/// 10.72.0.0/16.
 pub async fn client(rome: &Side, cluster: &ClusterId) -> Channel {
     let (ipam, address) = SERVICE.get_or_init(async || serve(rome).await).await;
     let cidr = |text: &str| text.parse::<Cidr>().unwrap();
     let (pods, external) = (cidr("10.244.0.0/16"), cidr("10.245.0.0/16"));
     ipam.reserve(cluster.clone(), pods, external).await.unwrap();
-    let name = |text| NatCidr::Remapped(cidr(text));
-    let (pods, external) = (name("10.71.0.0/16"), name("10.72.0.0/16"));
-    ipam.set_local_names(cluster.clone(), pods, external).await.unwrap();
+    let nat = |text| NatCidr::Remapped(cidr(text));
+    let (pods, external) = (nat("10.71.0.0/16"), nat("10.72.0.0/16"));
+    ipam.set_local_nat_cidrs(cluster.clone(), pods, external).await.unwrap();
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
 }
 
-/// The same service for those who show a certificate, until it is ended.
+/// The same service with mutual TLS.
 pub async fn serve_secured(rome: &Side, listener: TcpListener) -> Secured {
     let (ipam, _) = SERVICE.get_or_init(async || serve(rome).await).await;
     let shutdown = Shutdown::new();
@@ -43,7 +44,7 @@ pub async fn serve_secured(rome: &Side, listener: TcpListener) -> Secured {
     Secured { shutdown, served }
 }
 
-/// One who serves those who show a certificate.
+/// A server with mutual TLS.
 pub struct Secured {
     shutdown: Shutdown,
     served: JoinHandle<Result<(), ServeError>>,
@@ -56,7 +57,7 @@ impl Secured {
     }
 }
 
-/// Whether an endpoint has an address for the other cluster.
+/// Whether an endpoint is mapped for any cluster.
 pub async fn is_mapped(rome: &Side, ip: &str) -> bool {
     let storages = rome.all::<IpamStorage>().list(&ListParams::default()).await.unwrap();
     let mut mapped = storages.iter().flat_map(|storage| storage.spec.endpoint_mappings.keys());

@@ -1,5 +1,5 @@
-//! Reflection between two real API servers: what is in a home namespace is in its twin, follows,
-//! is put right and goes.
+//! Reflection between two real API servers: objects of a home namespace are created in its twin,
+//! updated, restored and deleted.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -20,7 +20,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tombolo_api::{ipam::MapRequest, virtualkubelet::ShadowEndpointSlice};
-use tombolo_core::translate::{NamedNetwork, Networks};
+use tombolo_core::translate::{CidrTranslation, Networks};
 use tombolo_testbed::{Component, answer_to, eventually};
 
 use ipam::is_mapped;
@@ -29,7 +29,7 @@ use shop::Shop;
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 #[test]
-fn objects_appear_follow_are_put_right_and_go() {
+fn objects_are_created_updated_restored_and_deleted() {
     RUNTIME.block_on(async {
         let shop = Shop::new("follows").await;
         let web =
@@ -47,12 +47,12 @@ fn objects_appear_follow_are_put_right_and_go() {
         shop.there::<Secret>("login", |_| true).await;
         shop.there::<ConfigMap>("settings", |map| data(map, "b") == Some("2")).await;
 
-        // It follows what changes at home, also what is no longer wanted.
+        // Changes in the home namespace are copied, also removed keys.
         shop.put::<ConfigMap>("settings", json!({ "data": { "a": "3" } })).await;
         let is_followed = |map: &ConfigMap| data(map, "a") == Some("3") && data(map, "b").is_none();
         shop.there::<ConfigMap>("settings", is_followed).await;
 
-        // What somebody changes or deletes over there is put right.
+        // Changes and deletions in the twin namespace are reverted.
         let api: Api<ConfigMap> = shop.remote_api();
         let meddled = json!({ "data": { "a": "4" } });
         api.patch("settings", &PatchParams::default(), &Patch::Merge(meddled)).await.unwrap();
@@ -61,7 +61,7 @@ fn objects_appear_follow_are_put_right_and_go() {
         api.delete("settings", &DeleteParams::default()).await.unwrap();
         shop.there::<ConfigMap>("settings", |map| map.uid() != before).await;
 
-        // What can't be changed in place is made anew.
+        // A change of an immutable field replaces the object.
         shop.delete::<Service>("web").await;
         shop.put::<Service>(
             "web",
@@ -76,7 +76,7 @@ fn objects_appear_follow_are_put_right_and_go() {
         shop.delete::<Service>("web").await;
         shop.gone::<Service>("web").await;
 
-        // What goes at home while nobody looks goes over there when somebody does.
+        // A deletion during downtime is copied after the restart.
         reflection.end().await;
         shop.delete::<ConfigMap>("settings").await;
         let _reflection = shop.reflect();
@@ -86,15 +86,15 @@ fn objects_appear_follow_are_put_right_and_go() {
 }
 
 #[test]
-fn the_certificate_of_a_cluster_is_not_reflected() {
+fn the_root_ca_of_a_cluster_is_not_reflected() {
     RUNTIME.block_on(async {
-        // Milan's own would be in the way of a copy, and is made by its controller manager.
+        // Otherwise milan's controller manager creates its own ConfigMap, and a copy would fail.
         let stopped = Shop::milan().await.stop(1, Component::ControllerManager);
         let stopped = stopped.expect("it stops");
         let shop = Shop::new("certificate").await;
         shop.rome.until_in::<ConfigMap>(&shop.namespace, "kube-root-ca.crt", |_| true).await;
         let _reflection = shop.reflect();
-        // Whatever was there at first has been looked at once later changes have come.
+        // Once later changes are copied, all initial objects have been reconciled.
         for a in ["1", "2", "3"] {
             shop.put::<ConfigMap>("settings", json!({ "data": { "a": a } })).await;
             shop.there::<ConfigMap>("settings", |map| data(map, "a") == Some(a)).await;
@@ -106,7 +106,7 @@ fn the_certificate_of_a_cluster_is_not_reflected() {
 }
 
 #[test]
-fn what_is_somebody_elses_is_left_alone() {
+fn objects_of_other_clients_are_not_changed() {
     RUNTIME.block_on(async {
         let shop = Shop::new("taken").await;
         let theirs = json!({ "metadata": { "name": "settings" }, "data": { "a": "theirs" } });
@@ -118,7 +118,7 @@ fn what_is_somebody_elses_is_left_alone() {
         let _reflection = shop.reflect();
         shop.there::<ConfigMap>("other", |_| true).await;
         let events: Api<k8s_openapi::api::events::v1::Event> = shop.rome.within(&shop.namespace);
-        answer_to("an event says so", async || {
+        answer_to("an event NotReflected", async || {
             let events = events.list(&Default::default()).await.unwrap();
             events.into_iter().find(|e| e.reason.as_deref() == Some("NotReflected"))
         })
@@ -126,14 +126,14 @@ fn what_is_somebody_elses_is_left_alone() {
         assert_eq!(data(&api.get("settings").await.unwrap(), "a"), Some("theirs"));
         assert!(api.get("settings").await.unwrap().labels().is_empty());
 
-        // Once that one is gone there is room.
+        // After its deletion the object is reflected.
         api.delete("settings", &DeleteParams::default()).await.unwrap();
         shop.there::<ConfigMap>("settings", |map| data(map, "a") == Some("ours")).await;
     });
 }
 
 #[test]
-fn endpoints_are_known_by_their_address_over_there() {
+fn endpoint_addresses_are_translated() {
     RUNTIME.block_on(async {
         let shop = Shop::new("endpoints").await;
         let slice = json!({
@@ -162,7 +162,7 @@ fn endpoints_are_known_by_their_address_over_there() {
         assert_eq!(shadow.labels()["kubernetes.io/service-name"], "web");
         assert!(shadow.spec.template.endpoints.iter().all(|e| e.node_name.is_none()));
 
-        // Readiness follows; an address that nobody uses any more is given back.
+        // Readiness is updated; an endpoint that no slice uses is unmapped.
         let slice = json!({
             "metadata": { "labels": { "kubernetes.io/service-name": "web" } },
             "addressType": "IPv4",
@@ -175,14 +175,14 @@ fn endpoints_are_known_by_their_address_over_there() {
         });
         let conditions = shadow.await.spec.template.endpoints[0].conditions.clone().unwrap();
         assert_eq!(conditions.ready, Some(false));
-        is_given_back(&shop, "192.0.2.7").await;
+        is_unmapped(&shop, "192.0.2.7").await;
         shop.delete::<EndpointSlice>("web-1").await;
         shop.gone::<ShadowEndpointSlice>("web-1").await;
     });
 }
 
 #[test]
-fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
+fn a_namespace_removed_from_the_map_keeps_its_objects() {
     RUNTIME.block_on(async {
         let shop = Shop::new("leaves").await;
         shop.networks.send_replace(Some(networks()));
@@ -193,8 +193,8 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
         shop.there::<ShadowEndpointSlice>("web-1", |shadow| addresses(shadow).len() == 1).await;
         assert!(is_mapped(&shop.rome, "192.0.2.8").await);
         shop.namespaces.send_replace(BTreeMap::new());
-        is_given_back(&shop, "192.0.2.8").await;
-        // The flows have heard of it once another namespace of the same send is reflected.
+        is_unmapped(&shop, "192.0.2.8").await;
+        // Once another namespace of the same update is reflected, the flows have stopped.
         let other = Shop::new("stays").await;
         other.put::<ConfigMap>("settings", json!({ "data": { "a": "1" } })).await;
         shop.namespaces.send_replace([(other.namespace.clone(), other.twin.clone())].into());
@@ -207,7 +207,7 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
 }
 
 #[test]
-fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
+fn endpoints_of_a_slice_deleted_during_downtime_are_unmapped() {
     RUNTIME.block_on(async {
         let shop = Shop::new("restarted").await;
         shop.networks.send_replace(Some(networks()));
@@ -215,13 +215,13 @@ fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
             shop.put::<EndpointSlice>(name, slice_of(ip)).await;
         }
         let reflection = shop.reflect();
-        let is_named = |shadow: &ShadowEndpointSlice| addresses(shadow).len() == 1;
-        shop.there("goes", is_named).await;
-        let before = shop.there("stays", is_named).await;
+        let is_translated = |shadow: &ShadowEndpointSlice| addresses(shadow).len() == 1;
+        shop.there("goes", is_translated).await;
+        let before = shop.there("stays", is_translated).await;
         reflection.end().await;
         shop.delete::<EndpointSlice>("goes").await;
         assert!(is_mapped(&shop.rome, "192.0.2.10").await);
-        // Others have asked the address service for the same peer, one of them without a name.
+        // Other clients have mapped endpoints for the same peer, one of them without an owner name.
         for (ip, owner) in [("192.0.2.30", Some("other".to_owned())), ("192.0.2.31", None)] {
             let (cluster_id, ip) = (shop.cluster.cluster_id.to_string(), ip.into());
             let request = MapRequest { cluster_id, ip, owner };
@@ -229,12 +229,12 @@ fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
         }
 
         let _reflection = shop.reflect();
-        is_given_back(&shop, "192.0.2.10").await;
-        let after = shop.there("stays", is_named).await;
+        is_unmapped(&shop, "192.0.2.10").await;
+        let after = shop.there("stays", is_translated).await;
         assert_eq!(addresses(&after), addresses(&before));
         assert!(is_mapped(&shop.rome, "192.0.2.9").await);
         for others in ["192.0.2.30", "192.0.2.31"] {
-            assert!(is_mapped(&shop.rome, others).await, "{others} is somebody else's");
+            assert!(is_mapped(&shop.rome, others).await, "{others} has another owner");
         }
     });
 }
@@ -247,20 +247,20 @@ fn slice_of(ip: &str) -> Value {
     })
 }
 
-async fn is_given_back(shop: &Shop, ip: &str) {
-    let ask = async || is_mapped(&shop.rome, ip).await;
-    eventually("the address is given back", ask, |is_mapped| !is_mapped).await;
+async fn is_unmapped(shop: &Shop, ip: &str) {
+    let state = async || is_mapped(&shop.rome, ip).await;
+    eventually("the endpoint is unmapped", state, |is_mapped| !is_mapped).await;
 }
 
 fn networks() -> Networks {
-    let named = |real: &str, name: &str| {
-        NamedNetwork::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
+    let translation = |real: &str, translated: &str| {
+        CidrTranslation::new(real.parse().unwrap(), translated.parse().unwrap()).unwrap()
     };
     Networks {
-        local_pods: named("10.244.0.0/16", "10.71.0.0/16"),
-        local_external: named("10.70.0.0/16", "10.72.0.0/16"),
-        remote_pods: named("10.244.0.0/16", "10.71.0.0/16"),
-        remote_external: named("10.70.0.0/16", "10.72.0.0/16"),
+        local_pods: translation("10.244.0.0/16", "10.71.0.0/16"),
+        local_external: translation("10.70.0.0/16", "10.72.0.0/16"),
+        remote_pods: translation("10.244.0.0/16", "10.71.0.0/16"),
+        remote_external: translation("10.70.0.0/16", "10.72.0.0/16"),
     }
 }
 

@@ -1,23 +1,24 @@
-use tombolo_core::ipam::PART_SIZE;
+use tombolo_core::ipam::SHARD_SIZE;
 
 use super::*;
 
-/// What stays open is owed to the gateways or is written next, with what is opened ahead of it.
+/// Open shards have a pending NatMapping, or are in the next batch, or are opened ahead of it.
 #[test]
-fn what_says_who_writes_is_never_large() {
-    let part = |number| Part::Endpoints("x".repeat(63).parse().unwrap(), number);
-    let last = u32::MAX / PART_SIZE;
-    let told = part(last).told();
-    let parts_told = (0..=last).rev().take_while(|number| part(*number).told() == told).count();
-    // Those to be written, and those that are being written.
-    let owed = 2 * BEHIND * parts_told;
-    let most = OPEN.max(owed) + AT_ONCE * (1 + AHEAD as usize);
+fn the_record_of_the_writer_has_a_limited_size() {
+    let shard = |number| StorageShard::Endpoints("x".repeat(63).parse().unwrap(), number);
+    let last = u32::MAX / SHARD_SIZE;
+    let nat_mapping = shard(last).nat_mapping();
+    let is_in_it = |number: &u32| shard(*number).nat_mapping() == nat_mapping;
+    let shards_per_nat_mapping = (0..=last).rev().take_while(is_in_it).count();
+    // Stale ones, and those of the current write.
+    let pending = 2 * MAX_STALE * shards_per_nat_mapping;
+    let most = MAX_OPEN.max(pending) + BATCH * (1 + AHEAD as usize);
     let writer = Writer {
         holder: Uuid::new_v4().to_string(),
         claims: u32::MAX,
-        open: vec![part(last).to_string(); most],
+        open: vec![shard(last).to_string(); most],
     };
     let spec = IpamStorageSpec { writer: Some(writer), ..IpamStorageSpec::default() };
     let size = serde_json::to_vec(&IpamStorage::new(WRITER, spec)).unwrap().len();
-    assert!(size < 256 * 1024, "{size} bytes for {most} parts");
+    assert!(size < 256 * 1024, "{size} bytes for {most} shards");
 }

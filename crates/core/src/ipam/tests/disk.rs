@@ -1,4 +1,4 @@
-//! The objects as the API server has them, and the writes that make them so.
+//! The stored objects, and the writes that change them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) struct Disk {
     pub(super) mappings: BTreeMap<String, NatMapping>,
 }
 
-/// One write of one object; of nothing: its removal.
+/// One write of one object. `None` deletes it.
 #[derive(Clone, Debug)]
 pub(super) enum Write {
     Storage(String, Option<Box<IpamStorageSpec>>),
@@ -20,7 +20,7 @@ pub(super) enum Write {
 }
 
 impl Disk {
-    /// All that there is to be known.
+    /// The complete state.
     pub(super) fn of(ipam: &IpamState) -> Self {
         let mut ipam = ipam.clone();
         ipam.changes = ipam.differences(&[], &[]);
@@ -29,7 +29,7 @@ impl Disk {
         disk
     }
 
-    /// Writes what has changed.
+    /// Writes all changes.
     pub(super) fn write(&mut self, ipam: &mut IpamState) {
         writes(ipam).into_iter().for_each(|write| self.perform(write));
     }
@@ -58,13 +58,15 @@ impl Disk {
     }
 }
 
-/// The writes that store what has changed. Their order is nobody's to choose.
+/// The writes of all changes. They may be performed in any order.
 pub(super) fn writes(ipam: &mut IpamState) -> Vec<Write> {
-    let Changes { networks, parts, told } = ipam.take_changes();
+    let Changes { networks, shards, nat_mappings } = ipam.take_changes();
     let networks =
         networks.then(|| Write::Storage(NETWORKS.into(), Some(ipam.networks_storage().into())));
-    let parts =
-        parts.iter().map(|part| Write::Storage(part.storage(), ipam.storage(part).map(Box::new)));
-    let told = told.iter().map(|told| Write::Mapping(told.name(), ipam.nat_mapping(told)));
-    networks.into_iter().chain(parts).chain(told).collect()
+    let shards = shards
+        .iter()
+        .map(|shard| Write::Storage(shard.storage(), ipam.storage(shard).map(Box::new)));
+    let nat_mappings =
+        nat_mappings.iter().map(|shard| Write::Mapping(shard.name(), ipam.nat_mapping(shard)));
+    networks.into_iter().chain(shards).chain(nat_mappings).collect()
 }

@@ -1,4 +1,4 @@
-//! What holds whatever is asked for, in whatever order, and wherever it is cut off.
+//! Invariants for any requests, in any order, with a crash at any point.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::{
     NOW,
     disk::{Disk, Write, writes},
     id, peered,
-    world::{World, act, kind, lead_to_nobody_who_is_gone},
+    world::{World, act, kind, no_endpoint_in_freed_cidr},
 };
 use crate::translate::{first_host, overlap};
 
@@ -17,7 +17,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn nothing_ever_overlaps_and_what_is_stored_is_what_is_known(
+    fn cidrs_never_overlap_and_the_stored_state_is_complete(
         kind in kind(),
         acts in prop::collection::vec(act(), 1..80),
     ) {
@@ -36,29 +36,28 @@ proptest! {
         }
     }
 
-    /// The writes of requests that come together are made in any order, and any number of them, before
-    /// the process dies. What was answered by then is as it was answered, and nothing else is mapped;
-    /// also where the gateways were not told yet.
+    /// The process dies after any number of the writes of a batch, in any order, with or without
+    /// the NatMappings. Every mapping that was answered before is restored, and no other one.
     #[test]
-    fn wherever_the_writes_end_what_was_answered_is_known_and_nothing_else(
+    fn a_crash_between_writes_keeps_all_answered_mappings_and_adds_none(
         kind in kind(),
         acts in prop::collection::vec(act(), 1..60),
         together in prop::collection::vec(act(), 1..4),
         order in prop::collection::vec(any::<Index>(), 16),
         cut: Index,
-        is_told: bool,
+        writes_nat_mappings: bool,
     ) {
         let mut world = World::new(kind);
         let mut disk = Disk::of(&world.ipam);
         world.ipam.take_changes();
         for act in acts {
             world.perform(&act);
-            let stored = |write: &Write| is_told || matches!(write, Write::Storage(..));
+            let stored = |write: &Write| writes_nat_mappings || matches!(write, Write::Storage(..));
             let log = writes(&mut world.ipam).into_iter();
             log.filter(stored).for_each(|write| disk.perform(write));
         }
         let known = answers(&world.ipam);
-        let names = world.ipam.clusters.clone();
+        let clusters = world.ipam.clusters.clone();
         together.iter().for_each(|act| world.perform_now(act));
         let log = shuffled(writes(&mut world.ipam), &order);
         let end = cut.index(log.len() + 1);
@@ -67,8 +66,8 @@ proptest! {
         let (ipam, now) = (&world.ipam, world.now);
         let mut again = disk.load_at(ipam.config.clone(), now);
         no_overlap(&again);
-        let resting: Vec<_> = again.names.all().map(|(_, name, _)| name).collect();
-        lead_to_nobody_who_is_gone(&again, &resting);
+        let quarantined: Vec<_> = again.quarantine.all().map(|(_, cidr, _)| cidr).collect();
+        no_endpoint_in_freed_cidr(&again, &quarantined);
         let (wanted, found) = (answers(ipam), answers(&again));
         for (of, answer) in &known {
             if wanted.get(of) == Some(answer) {
@@ -80,32 +79,32 @@ proptest! {
             prop_assert!(is_right, "{:?} is {} and was never answered so", of, answer);
         }
         for (cluster, subnets) in &again.clusters {
-            let is_right = names.get(cluster) == Some(subnets)
+            let is_right = clusters.get(cluster) == Some(subnets)
                 || ipam.clusters.get(cluster) == Some(subnets);
             prop_assert!(is_right, "{cluster} has {subnets:?}");
         }
         disk.write(&mut again);
         let mut right = disk.load_at(ipam.config.clone(), now);
-        prop_assert!(right.take_changes().is_empty(), "it is put right");
+        prop_assert!(right.take_changes().is_empty(), "the stored state is complete");
     }
 
     #[test]
     fn the_order_of_requests_does_not_matter(
-        asked in prop::collection::btree_set((0_usize..2, 0_u8..60), 1..60),
+        requests in prop::collection::btree_set((0_usize..2, 0_u8..60), 1..60),
         order in prop::collection::vec(any::<Index>(), 16),
     ) {
-        let asked: Vec<_> = asked.into_iter().collect();
-        let map = |asked: &[(usize, u8)]| {
+        let requests: Vec<_> = requests.into_iter().collect();
+        let map = |requests: &[(usize, u8)]| {
             let mut ipam = peered();
-            for (peer, host) in asked {
+            for (peer, host) in requests {
                 let peer = id(["milan", "turin"][*peer]);
                 ipam.map_endpoint(&peer, IpAddr::from([192, 0, 2, *host]), NOW).unwrap();
             }
             ipam
         };
-        let (one, other) = (map(&asked), map(&shuffled(asked.clone(), &order)));
+        let (one, other) = (map(&requests), map(&shuffled(requests.clone(), &order)));
         let (one, other) = (answers(&one), answers(&other));
-        prop_assert!(one.keys().eq(other.keys()), "the same are mapped");
+        prop_assert!(one.keys().eq(other.keys()), "the same endpoints are mapped");
         let addresses = |of: &BTreeMap<_, IpAddr>| of.values().copied().collect::<BTreeSet<_>>();
         prop_assert_eq!(addresses(&one), addresses(&other), "to the same addresses");
         let endpoints: BTreeSet<_> = one.keys().map(|(_, ip)| ip).collect();
@@ -113,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn an_address_goes_to_another_endpoint_only_after_its_rest(
+    fn another_endpoint_gets_an_address_only_after_the_quarantine(
         acts in prop::collection::vec((any::<bool>(), 0_u8..20, 0_i64..100), 1..80)
     ) {
         let mut ipam = super::small();
@@ -126,7 +125,7 @@ proptest! {
             let mapped = ipam.remote_pod_ip(&turin, endpoint);
             if map && let Ok(address) = ipam.map_endpoint(&turin, endpoint, now) {
                 let is_it = match last_use.get(&address) {
-                    Some((other, since)) => *other == endpoint || now.duration_since(*since) >= REST,
+                    Some((other, since)) => *other == endpoint || now.duration_since(*since) >= QUARANTINE,
                     None => true,
                 };
                 prop_assert!(is_it, "{address} was {:?}", last_use[&address]);
@@ -139,12 +138,12 @@ proptest! {
     }
 }
 
-/// The addresses given for each cluster.
+/// The allocated addresses, by cluster and endpoint.
 pub(super) fn answers(ipam: &IpamState) -> BTreeMap<(ClusterId, IpAddr), IpAddr> {
     let mut answers = BTreeMap::new();
-    for (part, _, given) in ipam.external.all() {
-        if let Some(address) = ipam.external.get(part.cluster(), given.ip) {
-            answers.insert((part.cluster().clone(), given.ip), address.0);
+    for (shard, _, allocation) in ipam.external.all() {
+        if let Some(address) = ipam.external.get(shard.cluster(), allocation.ip) {
+            answers.insert((shard.cluster().clone(), allocation.ip), address.0);
         }
     }
     answers
@@ -160,10 +159,10 @@ fn shuffled<T>(mut all: Vec<T>, order: &[Index]) -> Vec<T> {
 
 pub(super) fn no_overlap(ipam: &IpamState) {
     let own = [ipam.config.pod_cidr, ipam.config.service_cidr, ipam.external_cidr()];
-    let names = ipam.clusters.values().flat_map(|subnets| {
+    let translated = ipam.clusters.values().flat_map(|subnets| {
         [subnets.translated_pod_cidr().unwrap(), subnets.translated_external_cidr().unwrap()]
     });
-    let all: Vec<_> = own.into_iter().chain(names).collect();
+    let all: Vec<_> = own.into_iter().chain(translated).collect();
     for (n, one) in all.iter().enumerate() {
         for other in &all[n + 1..] {
             assert!(!overlap(*one, *other), "{one} overlaps {other}");
@@ -172,7 +171,7 @@ pub(super) fn no_overlap(ipam: &IpamState) {
     let mut endpoints = BTreeMap::new();
     for ((_, ip), address) in answers(ipam) {
         let of = endpoints.entry(address).or_insert(ip);
-        assert_eq!(*of, ip, "{address} stands for two endpoints");
+        assert_eq!(*of, ip, "{address} is allocated to two endpoints");
         assert!(ipam.external_cidr().net().contains(&address));
         assert_ne!(address, first_host(ipam.external_cidr()));
     }

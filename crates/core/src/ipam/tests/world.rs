@@ -1,5 +1,5 @@
-//! Anything that may be asked for, in either family, in a large network or a small one, as time goes
-//! by; and what must be so after each.
+//! Random requests over time, for both address families and for large and small ExternalCIDRs, with
+//! the invariants that hold after each of them.
 
 use std::net::Ipv4Addr;
 
@@ -10,10 +10,10 @@ use tombolo_api::NatCidr;
 use super::{super::*, NOW, config, id, properties::answers};
 use crate::translate::overlap;
 
-/// An IPv6 world has the same networks and addresses, after this prefix.
+/// Prefix of all networks and addresses of an IPv6 world.
 const V6: u128 = 0xfd00 << 112;
 
-/// Which world.
+/// Address family and size of the ExternalCIDR.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     is_v6: bool,
@@ -25,27 +25,27 @@ pub(super) fn kind() -> impl Strategy<Value = Kind> {
     (any::<bool>(), prefixes).prop_map(|(is_v6, external_prefix)| Kind { is_v6, external_prefix })
 }
 
-/// What is known, when, and what has been.
+/// The state, the clock and the history.
 pub(super) struct World {
     pub(super) ipam: IpamState,
     pub(super) now: Timestamp,
     kind: Kind,
-    /// When a peer lost a name.
+    /// CIDRs that peers have released, and when.
     freed: Vec<(ClusterId, Cidr, Timestamp)>,
 }
 
-/// In numbers of IPv4, whatever the world.
+/// A request, with IPv4 addresses in either family.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     Reserve(u8, Cidr, Cidr),
-    /// Also its answer is there.
+    /// `Reserve`, and the peer reports its translated CIDRs.
     Join(u8, Cidr, Cidr),
-    LocalNames(u8, NatCidr, NatCidr),
+    LocalNatCidrs(u8, NatCidr, NatCidr),
     Release(u8),
     Map(u8, Ipv4Addr),
     Unmap(u8, Ipv4Addr),
     Configure(Vec<Cidr>),
-    Wake(usize),
+    Expire(usize),
     Wait(i64),
 }
 
@@ -57,7 +57,7 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
             Cidr::try_from(net.trunc()).unwrap()
         })
     };
-    let name = || {
+    let nat = || {
         (0_u8..=24, prop::sample::select(vec![16, 28])).prop_map(|(n, prefix)| match n {
             24 => NatCidr::None,
             n => format!("10.{n}.0.0/{prefix}").parse().unwrap(),
@@ -67,12 +67,12 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => (peer.clone(), network(), network()).prop_map(|(p, a, b)| Act::Reserve(p, a, b)),
         4 => (peer.clone(), network(), network()).prop_map(|(p, a, b)| Act::Join(p, a, b)),
-        4 => (peer.clone(), name(), name()).prop_map(|(p, a, b)| Act::LocalNames(p, a, b)),
+        4 => (peer.clone(), nat(), nat()).prop_map(|(p, a, b)| Act::LocalNatCidrs(p, a, b)),
         2 => peer.clone().prop_map(Act::Release),
         24 => (peer.clone(), endpoint()).prop_map(|(p, ip)| Act::Map(p, ip)),
         4 => (peer, endpoint()).prop_map(|(p, ip)| Act::Unmap(p, ip)),
         2 => prop::collection::vec(network(), 0..3).prop_map(Act::Configure),
-        1 => (0_usize..8).prop_map(Act::Wake),
+        1 => (0_usize..8).prop_map(Act::Expire),
         2 => (0_i64..200).prop_map(Act::Wait),
     ]
 }
@@ -83,7 +83,7 @@ impl World {
         Self { ipam, now: NOW, kind, freed: Vec::new() }
     }
 
-    /// Does it, and looks whether all is as it must be.
+    /// Performs a request and checks the invariants.
     pub(super) fn perform(&mut self, act: &Act) {
         match act {
             Act::Wait(seconds) => self.now += jiff::SignedDuration::from_secs(*seconds),
@@ -91,29 +91,27 @@ impl World {
         }
     }
 
-    /// The same, in no time.
+    /// The same, without any time passing.
     pub(super) fn perform_now(&mut self, act: &Act) {
-        let before = self.names();
-        self.ask(act);
-        let after = self.names();
-        for (peer, name) in before.iter().filter(|named| !after.contains(named)) {
-            self.freed.push((peer.clone(), *name, self.now));
+        let before = self.cidrs();
+        self.request(act);
+        let after = self.cidrs();
+        for (peer, cidr) in before.iter().filter(|it| !after.contains(it)) {
+            self.freed.push((peer.clone(), *cidr, self.now));
         }
-        for (peer, name) in after.iter().filter(|named| !before.contains(named)) {
+        for (peer, cidr) in after.iter().filter(|it| !before.contains(it)) {
             for (other, freed, when) in &self.freed {
-                let rests = self.now.duration_since(*when) < REST;
-                let is_theirs = other != peer && rests && overlap(*freed, *name);
-                assert!(!is_theirs, "{peer} is called {name}; {other} was called {freed}");
+                let is_quarantined = self.now.duration_since(*when) < QUARANTINE;
+                let is_theirs = other != peer && is_quarantined && overlap(*freed, *cidr);
+                assert!(!is_theirs, "{peer} has {cidr}; {other} has just released {freed}");
             }
         }
-        let freed = self.freed.iter().filter(|(.., when)| self.now.duration_since(*when) < REST);
-        lead_to_nobody_who_is_gone(
-            &self.ipam,
-            &freed.map(|(_, name, _)| *name).collect::<Vec<_>>(),
-        );
+        let freed =
+            self.freed.iter().filter(|(.., when)| self.now.duration_since(*when) < QUARANTINE);
+        no_endpoint_in_freed_cidr(&self.ipam, &freed.map(|(_, cidr, _)| *cidr).collect::<Vec<_>>());
     }
 
-    fn ask(&mut self, act: &Act) {
+    fn request(&mut self, act: &Act) {
         let (kind, now, ipam) = (self.kind, self.now, &mut self.ipam);
         match act {
             Act::Reserve(n, pods, external) => {
@@ -124,27 +122,27 @@ impl World {
                         assert_eq!(subnets.remote_pod_cidr, Some(pods));
                         self.is_not_reserved(&peer(*n));
                     }
-                    Err(_) => assert_eq!(*ipam, before, "exhaustion loses nothing"),
+                    Err(_) => assert_eq!(*ipam, before, "an error changes nothing"),
                 }
             }
             Act::Join(n, pods, external) => {
-                self.ask(&Act::Reserve(*n, *pods, *external));
-                let _ = self.ipam.set_local_names(&peer(*n), NatCidr::None, NatCidr::None);
+                self.request(&Act::Reserve(*n, *pods, *external));
+                let _ = self.ipam.set_local_nat_cidrs(&peer(*n), NatCidr::None, NatCidr::None);
             }
-            Act::LocalNames(n, pods, external) => {
-                let _ = ipam.set_local_names(&peer(*n), kind.name(*pods), kind.name(*external));
+            Act::LocalNatCidrs(n, pods, external) => {
+                let _ = ipam.set_local_nat_cidrs(&peer(*n), kind.nat(*pods), kind.nat(*external));
             }
             Act::Release(n) => ipam.release(&peer(*n), now),
             Act::Map(n, ip) => {
                 let (peer, ip) = (peer(*n), kind.ip(*ip));
-                if let Ok(name) = ipam.map_endpoint(&peer, ip, now) {
-                    assert_eq!(ipam.remote_pod_ip(&peer, ip), Ok(name));
+                if let Ok(mapped) = ipam.map_endpoint(&peer, ip, now) {
+                    assert_eq!(ipam.remote_pod_ip(&peer, ip), Ok(mapped));
                 }
             }
             Act::Unmap(n, ip) => ipam.unmap_endpoint(&peer(*n), kind.ip(*ip), now),
             Act::Configure(reserved) => {
                 let _ = ipam.configure(kind.config(reserved.clone()));
-                // As the controller does for every peer that there is.
+                // As the controller does for every peer.
                 for (cluster, subnets) in ipam.clusters.clone() {
                     let (pods, external) = (subnets.remote_pod_cidr, subnets.remote_external_cidr);
                     if self.ipam.reserve(&cluster, pods.unwrap(), external.unwrap(), now).is_ok() {
@@ -152,35 +150,35 @@ impl World {
                     }
                 }
             }
-            Act::Wake(most) => ipam.wake(now, *most),
+            Act::Expire(most) => ipam.expire(now, *most),
             Act::Wait(_) => {}
         }
     }
 
     fn is_not_reserved(&self, peer: &ClusterId) {
-        for (_, name) in self.names().iter().filter(|(of, _)| of == peer) {
+        for (_, cidr) in self.cidrs().iter().filter(|(of, _)| of == peer) {
             for reserved in &self.ipam.config.reserved {
-                assert!(!overlap(*name, *reserved), "{peer} is called {name}, in {reserved}");
+                assert!(!overlap(*cidr, *reserved), "{peer} has {cidr}, in {reserved}");
             }
         }
     }
 
-    /// What each peer's networks are called.
-    fn names(&self) -> Vec<(ClusterId, Cidr)> {
-        let mut names = Vec::new();
+    /// The translated CIDRs of all peers.
+    fn cidrs(&self) -> Vec<(ClusterId, Cidr)> {
+        let mut cidrs = Vec::new();
         for (cluster, subnets) in &self.ipam.clusters {
-            names.extend(subnets.translated_pod_cidr().map(|name| (cluster.clone(), name)));
-            names.extend(subnets.translated_external_cidr().map(|name| (cluster.clone(), name)));
+            cidrs.extend(subnets.translated_pod_cidr().map(|cidr| (cluster.clone(), cidr)));
+            cidrs.extend(subnets.translated_external_cidr().map(|cidr| (cluster.clone(), cidr)));
         }
-        names
+        cidrs
     }
 }
 
-/// No endpoint is in a name that was freed, unless a peer has it.
-pub(super) fn lead_to_nobody_who_is_gone(ipam: &IpamState, freed: &[Cidr]) {
+/// No mapped endpoint is in a released CIDR, unless it is in the CIDR of a current peer.
+pub(super) fn no_endpoint_in_freed_cidr(ipam: &IpamState, freed: &[Cidr]) {
     for (of, _) in answers(ipam) {
-        let is_freed = freed.iter().any(|name| name.net().contains(&of.1));
-        assert!(!is_freed || ipam.is_of_peer(of.1), "{of:?} is mapped, and of a peer that is gone");
+        let is_freed = freed.iter().any(|cidr| cidr.net().contains(&of.1));
+        assert!(!is_freed || ipam.is_of_peer(of.1), "{of:?} of a former peer is mapped");
     }
 }
 
@@ -197,8 +195,8 @@ impl Kind {
         }
     }
 
-    fn name(self, name: NatCidr) -> NatCidr {
-        match name {
+    fn nat(self, nat: NatCidr) -> NatCidr {
+        match nat {
             NatCidr::None => NatCidr::None,
             NatCidr::Remapped(network) => NatCidr::Remapped(self.network(network)),
         }

@@ -1,4 +1,5 @@
-//! Objects of one kind that only one process writes, with the versions in which they were last seen.
+//! Objects of one kind with a single writer, and their last known versions. Every write has the
+//! version as a precondition.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,14 +20,14 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::store::StoreError;
 use crate::context::MANAGER;
 
-/// The objects of a kind.
-pub(super) struct Kept<K> {
+/// All objects of a kind.
+pub(super) struct OwnedObjects<K> {
     client: Client,
-    known: BTreeMap<String, Seen>,
+    known: BTreeMap<String, Version>,
     kind: PhantomData<K>,
 }
 
-/// A kind that holds a specification and nothing else.
+/// A kind with a spec and no status.
 pub(super) trait Kind:
     Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
     + Clone
@@ -57,19 +58,19 @@ impl Kind for tombolo_api::net::NatMapping {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct Version {
     uid: Option<String>,
     resource_version: Option<String>,
 }
 
-const AT_A_TIME: usize = 16;
-/// How many are read at once: they are all in memory twice for a moment.
+const CONCURRENT_WRITES: usize = 16;
+/// Objects per list request. A page is in memory twice while it is decoded.
 const PAGE: u32 = 100;
-/// The annotation that is changed where nothing but the version is to change.
+/// The annotation that is changed to get a new version of an object.
 const MARK: &str = "net.liqo.io/writer";
-/// All that these objects say is the writer's: the API server does not have to find out, at every
-/// write, which of their fields are.
-const NOBODY_ELSE: ManagedFieldsEntry = ManagedFieldsEntry {
+/// An empty entry resets `managedFields`, so that the API server does not compute the field
+/// ownership of large objects at every write. There is only one writer.
+const NO_MANAGED_FIELDS: ManagedFieldsEntry = ManagedFieldsEntry {
     api_version: None,
     fields_type: None,
     fields_v1: None,
@@ -78,33 +79,33 @@ const NOBODY_ELSE: ManagedFieldsEntry = ManagedFieldsEntry {
     subresource: None,
     time: None,
 };
-/// Who writes an object knows what it says.
+/// Asks for the metadata only: the writer knows the spec.
 const ONLY_METADATA: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 
-impl<K: Kind> Kept<K> {
+impl<K: Kind> OwnedObjects<K> {
     pub(super) fn new(client: Client) -> Self {
         Self { client, known: BTreeMap::new(), kind: PhantomData }
     }
 
-    /// Whether there is one of this name, as far as this process knows.
+    /// Whether an object of this name exists, as far as this process knows.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.known.contains_key(name)
     }
 
-    /// The names of those that there are, as far as this process knows.
+    /// The names of the objects that exist, as far as this process knows.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.known.keys().map(String::as_str)
     }
 
-    /// Reads one.
+    /// Reads one object.
     pub(super) async fn get(&mut self, name: &str) -> Result<Option<K>, StoreError> {
         let found = self.api().get_opt(name).await?;
-        self.note(name.to_owned(), found.as_ref().map(|object| Seen::of(object.meta())));
+        self.record(name.to_owned(), found.as_ref().map(|object| Version::of(object.meta())));
         Ok(found)
     }
 
-    /// Reads all.
+    /// Reads all objects.
     pub(super) async fn read(&mut self) -> Result<Vec<K>, StoreError> {
         let api = self.api();
         let mut objects = Vec::new();
@@ -117,13 +118,12 @@ impl<K: Kind> Kept<K> {
                 None => break,
             }
         }
-        let seen = |object: &K| (object.name_any(), Seen::of(object.meta()));
-        self.known = objects.iter().map(seen).collect();
+        let version = |object: &K| (object.name_any(), Version::of(object.meta()));
+        self.known = objects.iter().map(version).collect();
         Ok(objects)
     }
 
-    /// Makes each say what it should; nothing: it should not be there. All are tried, also when one
-    /// fails.
+    /// Creates, replaces or, for `None`, deletes objects. A failure does not stop the other writes.
     pub(super) async fn write(
         &mut self,
         changes: Vec<(String, Option<K::Spec>)>,
@@ -135,8 +135,8 @@ impl<K: Kind> Kept<K> {
         self.put_all(objects.collect()).await
     }
 
-    /// Gives those of these names a new version, so that writes to the old one fail; those that are
-    /// not there are made, so that making them fails.
+    /// Gives the objects with these names a new version, so that writes of a former writer to the
+    /// old version fail. Missing objects are created, so that its create requests fail.
     pub(super) async fn touch(
         &mut self,
         objects: &[K],
@@ -156,32 +156,37 @@ impl<K: Kind> Kept<K> {
         let writes: Vec<_> = objects
             .into_iter()
             .map(|(name, object)| {
-                let seen = self.known.get(&name).cloned();
+                let version = self.known.get(&name).cloned();
                 let client = self.client.clone();
                 async move {
-                    let seen = match (object, seen) {
-                        (Some(object), seen) => put(&client, &name, object, seen).await.map(Some),
-                        (None, Some(seen)) => delete::<K>(client, &name, seen).await.map(|()| None),
+                    let version = match (object, version) {
+                        (Some(object), version) => {
+                            put(&client, &name, object, version).await.map(Some)
+                        }
+                        (None, Some(version)) => {
+                            delete::<K>(client, &name, version).await.map(|()| None)
+                        }
                         (None, None) => Ok(None),
                     };
-                    (name, seen)
+                    (name, version)
                 }
             })
             .collect();
-        let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_A_TIME).collect().await;
+        let written: Vec<_> =
+            stream::iter(writes).buffer_unordered(CONCURRENT_WRITES).collect().await;
         let mut outcome = Ok(());
-        for (name, seen) in written {
-            match seen {
-                Ok(seen) => self.note(name, seen),
+        for (name, version) in written {
+            match version {
+                Ok(version) => self.record(name, version),
                 Err(error) => outcome = outcome.and(Err(error.into())),
             }
         }
         outcome
     }
 
-    fn note(&mut self, name: String, seen: Option<Seen>) {
-        match seen {
-            Some(seen) => self.known.insert(name, seen),
+    fn record(&mut self, name: String, version: Option<Version>) {
+        match version {
+            Some(version) => self.known.insert(name, version),
             None => self.known.remove(&name),
         };
     }
@@ -191,7 +196,7 @@ impl<K: Kind> Kept<K> {
     }
 }
 
-impl Seen {
+impl Version {
     fn of(metadata: &ObjectMeta) -> Self {
         Self { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() }
     }
@@ -201,15 +206,15 @@ async fn put<K: Kind>(
     client: &Client,
     name: &str,
     mut object: K,
-    seen: Option<Seen>,
-) -> kube::Result<Seen> {
+    version: Option<Version>,
+) -> kube::Result<Version> {
     let params = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
     let request = Request::new(K::url_path(&(), None));
-    let is_new = seen.is_none();
-    if let Some(seen) = seen {
-        object.meta_mut().resource_version = seen.resource_version;
-        object.meta_mut().uid = seen.uid;
-        object.meta_mut().managed_fields = Some(vec![NOBODY_ELSE]);
+    let is_new = version.is_none();
+    if let Some(version) = version {
+        object.meta_mut().resource_version = version.resource_version;
+        object.meta_mut().uid = version.uid;
+        object.meta_mut().managed_fields = Some(vec![NO_MANAGED_FIELDS]);
     }
     let body = serde_json::to_vec(&object).map_err(kube::Error::SerdeError)?;
     let request =
@@ -217,11 +222,11 @@ async fn put<K: Kind>(
     let mut request = request.map_err(kube::Error::BuildRequest)?;
     request.headers_mut().insert(ACCEPT, ONLY_METADATA);
     let written: PartialObjectMeta<K> = client.request(request).await?;
-    Ok(Seen::of(written.meta()))
+    Ok(Version::of(written.meta()))
 }
 
-async fn delete<K: Kind>(client: Client, name: &str, seen: Seen) -> kube::Result<()> {
-    let same = Preconditions { uid: seen.uid, resource_version: seen.resource_version };
+async fn delete<K: Kind>(client: Client, name: &str, version: Version) -> kube::Result<()> {
+    let same = Preconditions { uid: version.uid, resource_version: version.resource_version };
     let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
     match Api::<K>::all(client).delete(name, &params).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),

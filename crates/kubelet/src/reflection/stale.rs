@@ -1,4 +1,4 @@
-//! Addresses that an earlier process asked for and that no slice has any more.
+//! Mapped endpoints of an earlier process that no EndpointSlice uses any more.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::peer::Peer;
 
-/// Finds them once it is known what is in use, and notes that they are to be given back. What other
-/// clients of the address service have asked for is theirs.
+/// Finds stale mappings and adds them to the unused endpoints. Mappings of other owners are
+/// ignored.
 pub async fn find(peer: &Peer, homes: &Homes, addresses: &Addresses) -> Result<(), Error> {
     let networks = networks(peer).await;
-    // Before what is in use: what is asked for from now on is.
-    let mut left = addresses.mapped().await?;
+    // Listed before the slices are read: an endpoint that is mapped later is in use.
+    let mut stale = addresses.mapped().await?;
     for ip in in_use(peer, homes, &networks).await {
-        left.remove(&ip);
+        stale.remove(&ip);
     }
-    addresses.are_left(left);
+    addresses.add_unused(stale);
     Ok(())
 }
 
@@ -31,13 +31,13 @@ async fn in_use(peer: &Peer, homes: &Homes, networks: &Networks) -> BTreeSet<IpA
         let slices = homes.of::<EndpointSlice>(&namespace);
         slices.objects.filled().await;
         for slice in slices.objects.all() {
-            used.extend(endpoint_slice::unnamed(&slice, &peer.node, networks));
+            used.extend(endpoint_slice::untranslated(&slice, &peer.node, networks));
         }
     }
     used
 }
 
-/// Once they are known.
+/// Waits until the networks of the peering are known.
 async fn networks(peer: &Peer) -> Networks {
     let mut networks = peer.networks.clone();
     loop {

@@ -1,4 +1,4 @@
-//! Which networks are free to be names of others.
+//! The choice of translated CIDRs.
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
@@ -12,16 +12,16 @@ use tonic::Code;
 use crate::side::{Side, cidr};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn networks_of_nodes_and_reserved_ones_are_no_names() {
+async fn networks_of_nodes_and_reserved_cidrs_are_not_allocated() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, _, service) = rome.serve().await;
-    // The same one always: for another one it would rest.
+    // Always the same peer: for another one the CIDR would be quarantined.
     let peer: ClusterId = "id-of-turin".parse().unwrap();
     let is_kept = async |wanted: &str| {
         let peer = peer.clone();
-        let names = ipam.reserve(peer.clone(), cidr(wanted), cidr("10.21.0.0/16")).await.unwrap();
+        let subnets = ipam.reserve(peer.clone(), cidr(wanted), cidr("10.21.0.0/16")).await.unwrap();
         ipam.release(peer).await.unwrap();
-        names.remote_nat_pod_cidr == NatCidr::None
+        subnets.remote_nat_pod_cidr == NatCidr::None
     };
     assert!(is_kept("10.40.0.0/16").await);
     assert!(is_kept("10.50.0.0/16").await);
@@ -49,29 +49,30 @@ async fn networks_of_nodes_and_reserved_ones_are_no_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_are_taken_from_additional_pools_when_the_others_are_reserved() {
+async fn additional_pools_are_used_when_the_default_pools_are_reserved() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, _, service) = rome.serve().await;
     let private = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"];
     let network = json!({ "reservedSubnets": private, "additionalPools": ["203.0.0.0/13"] });
     rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
-    let names = async || {
+    let translated = async || {
         let (pods, external) = (cidr("10.40.0.0/16"), cidr("10.41.0.0/16"));
-        let names = ipam.reserve(turin.clone(), pods, external).await.unwrap();
+        let subnets = ipam.reserve(turin.clone(), pods, external).await.unwrap();
         ipam.release(turin.clone()).await.unwrap();
-        [names.remote_nat_pod_cidr.or(pods), names.remote_nat_external_cidr.or(external)]
+        [subnets.remote_nat_pod_cidr.or(pods), subnets.remote_nat_external_cidr.or(external)]
     };
     let pool = cidr("203.0.0.0/13");
-    let is_in_it = |name: &Cidr| pool.net().contains(&name.net());
-    eventually("names are of the pool", names, |names| names.iter().all(is_in_it)).await;
+    let is_in_it = |cidr: &Cidr| pool.net().contains(&cidr.net());
+    let are_in_it = |cidrs: &[Cidr; 2]| cidrs.iter().all(is_in_it);
+    eventually("translated CIDRs are in the pool", translated, are_in_it).await;
     let external = async || ipam.external_cidr().await.unwrap();
-    eventually("so is the external network", external, is_in_it).await;
+    eventually("the ExternalCIDR is in the pool", external, is_in_it).await;
     service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_external_network_has_the_size_that_is_asked_for_unless_peers_use_it() {
+async fn the_external_cidr_has_the_configured_size_unless_peers_use_it() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, _, service) = rome.serve().await;
     let turin: ClusterId = "id-of-turin".parse().unwrap();
@@ -79,7 +80,7 @@ async fn the_external_network_has_the_size_that_is_asked_for_unless_peers_use_it
     assert_eq!(size().await, 16);
     let network = json!({ "externalPrefixLength": 20 });
     rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
-    eventually("the external network is a /20", size, |size| *size == 20).await;
+    eventually("the ExternalCIDR is a /20", size, |size| *size == 20).await;
 
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
     let network = json!({ "externalPrefixLength": 22, "reservedSubnets": ["10.20.0.0/16"] });
@@ -94,7 +95,7 @@ async fn the_external_network_has_the_size_that_is_asked_for_unless_peers_use_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn peers_with_the_same_networks_get_names_that_never_collide() {
+async fn peers_with_the_same_cidrs_get_disjoint_translated_cidrs() {
     let (rome, _alone) = Side::alone("rome").await;
     let (_, controllers) = rome.start().await;
     let peers = ["turin", "genoa", "pisa"];
@@ -132,43 +133,43 @@ async fn peers_with_the_same_networks_get_names_that_never_collide() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_was_freed_is_no_other_peers_also_after_a_restart() {
+async fn the_quarantine_of_a_released_cidr_survives_a_restart() {
     let (rome, _alone) = Side::alone("rome").await;
     let [milan, turin, pisa] =
         ["milan", "turin", "pisa"].map(|name| -> ClusterId { name.parse().unwrap() });
     let (pods, external) = (cidr("10.40.0.0/16"), cidr("10.41.0.0/16"));
     let (ipam, _, service) = rome.serve().await;
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
-    ipam.set_local_names(turin.clone(), NatCidr::None, NatCidr::None).await.unwrap();
-    let names = ipam.reserve(milan.clone(), pods, external).await.unwrap();
-    assert_eq!(names.translated_pod_cidr(), Some(pods));
+    ipam.set_local_nat_cidrs(turin.clone(), NatCidr::None, NatCidr::None).await.unwrap();
+    let subnets = ipam.reserve(milan.clone(), pods, external).await.unwrap();
+    assert_eq!(subnets.translated_pod_cidr(), Some(pods));
     service.ask();
 
     let (ipam, mut client, service) = rome.serve().await;
     let of_milan =
         MapRequest { cluster_id: turin.to_string(), ip: "10.40.7.7".into(), owner: None };
     client.map_endpoint_ip(of_milan.clone()).await.unwrap();
-    rome.told(1).await;
+    rome.until_nat_mappings(1).await;
     ipam.release(milan.clone()).await.unwrap();
-    rome.told(0).await;
+    rome.until_nat_mappings(0).await;
     service.ask();
 
     let (ipam, mut client, service) = rome.serve().await;
-    let names = ipam.reserve(pisa, pods, external).await.unwrap();
-    assert!(!overlap(names.translated_pod_cidr().unwrap(), pods), "{names:?}");
-    assert!(!overlap(names.translated_external_cidr().unwrap(), external), "{names:?}");
+    let subnets = ipam.reserve(pisa, pods, external).await.unwrap();
+    assert!(!overlap(subnets.translated_pod_cidr().unwrap(), pods), "{subnets:?}");
+    assert!(!overlap(subnets.translated_external_cidr().unwrap(), external), "{subnets:?}");
     let gone = client.map_endpoint_ip(of_milan.clone()).await.unwrap_err();
     assert_eq!(gone.code(), Code::NotFound, "{gone}");
     assert!(gone.message().contains("10.40.7.7"), "{gone}");
-    let names = ipam.reserve(milan, pods, external).await.unwrap();
-    assert_eq!(names.translated_pod_cidr(), Some(pods), "its own it has at once");
+    let subnets = ipam.reserve(milan, pods, external).await.unwrap();
+    assert_eq!(subnets.translated_pod_cidr(), Some(pods), "the former peer gets it back at once");
     client.map_endpoint_ip(of_milan).await.unwrap();
-    rome.told(1).await;
+    rome.until_nat_mappings(1).await;
     service.ask();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_is_reserved_while_it_is_in_use_is_changed() {
+async fn a_translated_cidr_in_use_is_replaced_when_it_becomes_reserved() {
     let (rome, _alone) = Side::alone("rome").await;
     let (_, controllers) = rome.start().await;
     rome.tenant("liqo-tenant-turin", "id-of-turin").await;
@@ -184,16 +185,16 @@ async fn a_name_that_is_reserved_while_it_is_in_use_is_changed() {
         },
     });
     rome.put_in::<NetworkConfig>("liqo-tenant-turin", "turin", config).await;
-    let is_called = async |is_it: fn(NatCidr) -> bool| {
+    let until = async |is_it: fn(NatCidr) -> bool| {
         rome.until_in::<NetworkConfig>("liqo-tenant-turin", "turin", |config| {
             config.status.as_ref().and_then(|it| it.pod_cidr_nat).is_some_and(is_it)
         })
         .await
     };
-    is_called(|name| name == NatCidr::None).await;
+    until(|nat| nat == NatCidr::None).await;
     let network = json!({ "reservedSubnets": ["10.20.128.0/17"] });
     rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
-    is_called(|name| name != NatCidr::None).await;
+    until(|nat| nat != NatCidr::None).await;
     rome.clear::<ClusterConfig>().await;
     controllers.ask();
 }

@@ -1,52 +1,52 @@
-//! Names that nobody has any more.
+//! Translated CIDRs that peers have released.
 
 use super::{disk::writes, properties::no_overlap, *};
 
-/// Of milan, which is called 10.2.0.0/16 and 10.3.0.0/16 here, and of whoever has the same networks.
+/// The CIDRs of milan, translated to 10.2.0.0/16 and 10.3.0.0/16, and of peers with the same CIDRs.
 const PODS: &str = "10.0.0.0/16";
 const EXTERNAL: &str = "10.1.0.0/16";
 
 #[test]
-fn the_name_of_a_peer_that_is_gone_rests_before_another_peer_gets_it() {
+fn a_released_cidr_is_quarantined_before_another_peer_gets_it() {
     let mut ipam = peered();
     let mut disk = Disk::of(&ipam);
     ipam.release(&id("milan"), NOW);
     disk.write(&mut ipam);
     let mut ipam = disk.load(config());
-    let names = reserve(&mut ipam, "pisa", NOW);
-    assert_eq!(names, [cidr("10.4.0.0/16"), cidr("10.5.0.0/16")]);
+    let cidrs = reserve(&mut ipam, "pisa", NOW);
+    assert_eq!(cidrs, [cidr("10.4.0.0/16"), cidr("10.5.0.0/16")]);
     ipam.release(&id("pisa"), NOW);
     disk.write(&mut ipam);
 
     let mut ipam = disk.load(config());
-    let until = ipam.next_to_wake().expect("they rest");
-    assert!(until.duration_since(NOW) >= REST);
-    ipam.wake(until, 0);
+    let until = ipam.next_expiry().expect("a quarantine");
+    assert!(until.duration_since(NOW) >= QUARANTINE);
+    ipam.expire(until, 0);
     disk.write(&mut ipam);
-    assert!(!disk.storages.contains_key("liqo-networks-milan"), "it is forgotten");
-    assert_eq!(ipam.next_to_wake(), None);
-    let names = reserve(&mut ipam, "genoa", until);
-    assert_eq!(names, [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
+    assert!(!disk.storages.contains_key("liqo-networks-milan"), "the empty storage is deleted");
+    assert_eq!(ipam.next_expiry(), None);
+    let cidrs = reserve(&mut ipam, "genoa", until);
+    assert_eq!(cidrs, [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
 }
 
 #[test]
-fn it_is_the_time_that_counts_and_not_when_somebody_looks() {
+fn an_expired_cidr_is_free_before_expire_is_called() {
     let mut ipam = peered();
     ipam.release(&id("milan"), NOW);
-    let until = ipam.next_to_wake().unwrap();
-    let names = reserve(&mut ipam, "genoa", until);
-    assert_eq!(names, [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
+    let until = ipam.next_expiry().unwrap();
+    let cidrs = reserve(&mut ipam, "genoa", until);
+    assert_eq!(cidrs, [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
     let mut disk = Disk::of(&ipam);
-    assert!(!disk.storages.contains_key("liqo-networks-milan"), "what is taken rests no more");
+    assert!(!disk.storages.contains_key("liqo-networks-milan"), "the quarantine has ended");
     disk.write(&mut ipam);
     assert!(disk.load_at(config(), until).take_changes().is_empty());
 }
 
 #[test]
-fn a_peer_that_comes_again_has_its_names_at_once() {
+fn a_peer_that_returns_gets_its_translated_cidrs_back_at_once() {
     let mut ipam = peered();
     let turin = id("turin");
-    // Its pods have the later one of the two names.
+    // The translated CIDR of its pods is the higher of the two.
     let networks = (cidr("10.1.0.0/16"), cidr("10.0.0.0/16"));
     ipam.release(&turin, NOW);
     let first = ipam.reserve(&turin, networks.0, networks.1, NOW).unwrap().clone();
@@ -59,21 +59,21 @@ fn a_peer_that_comes_again_has_its_names_at_once() {
         assert_eq!(again.translated_pod_cidr(), first.translated_pod_cidr());
         assert_eq!(again.translated_external_cidr(), first.translated_external_cidr());
         assert_eq!(reserve(ipam, "milan", NOW), [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
-        assert!(ipam.next_to_wake().is_some(), "turin had others before");
+        assert!(ipam.next_expiry().is_some(), "turin's first CIDRs are quarantined");
         no_overlap(ipam);
     }
 }
 
 #[test]
-fn what_leads_into_a_name_that_is_freed_leads_nowhere() {
+fn endpoints_in_a_released_cidr_are_unmapped() {
     let (milan, turin, pod) = (id("milan"), id("turin"), ip("10.2.7.7"));
     let gone = |ipam: &mut IpamState| ipam.release(&id("milan"), NOW);
-    let renamed = |ipam: &mut IpamState| {
+    let moved = |ipam: &mut IpamState| {
         let reserved = vec![cidr("10.2.0.0/24")];
         ipam.configure(Config { reserved, ..config() }).unwrap();
         reserve(ipam, "milan", NOW);
     };
-    for free in [gone as fn(&mut IpamState), renamed] {
+    for free in [gone as fn(&mut IpamState), moved] {
         let mut ipam = peered();
         let mapped = ipam.map_endpoint(&turin, pod, NOW).unwrap();
         let other = ipam.map_endpoint(&turin, ip("192.0.2.7"), NOW).unwrap();
@@ -81,25 +81,25 @@ fn what_leads_into_a_name_that_is_freed_leads_nowhere() {
         ipam.take_changes();
         free(&mut ipam);
         assert!(ipam.remote_pod_ip(&turin, pod).is_err());
-        assert_eq!(ipam.remote_pod_ip(&turin, ip("192.0.2.7")), Ok(other), "what is elsewhere");
+        assert_eq!(ipam.remote_pod_ip(&turin, ip("192.0.2.7")), Ok(other), "other endpoints stay");
 
-        // Whichever of the writes is the only one.
+        // The process dies after any single one of the writes.
         for write in writes(&mut ipam.clone()) {
             let mut disk = disk.clone();
             disk.perform(write);
             let mut again = disk.load(ipam.config.clone());
             disk.write(&mut again);
             let is_milans = again.subnets(&milan).is_some_and(|it| {
-                it.translated_pod_cidr().is_some_and(|name| name.net().contains(&pod))
+                it.translated_pod_cidr().is_some_and(|cidr| cidr.net().contains(&pod))
             });
-            let is_told =
+            let is_mapped =
                 disk.mappings.values().any(|it| it.spec.cluster_mappings.contains_key(&pod));
-            assert!(!is_told || is_milans, "no gateway leads to whoever is next");
+            assert!(!is_mapped || is_milans, "gateways have no mapping into a released CIDR");
         }
 
         disk.write(&mut ipam);
-        let told = &disk.mappings.values().next().unwrap().spec.cluster_mappings;
-        assert_eq!(told.keys().collect::<Vec<_>>(), [&ip("192.0.2.7")]);
+        let mappings = &disk.mappings.values().next().unwrap().spec.cluster_mappings;
+        assert_eq!(mappings.keys().collect::<Vec<_>>(), [&ip("192.0.2.7")]);
         let mut ipam = disk.load(ipam.config.clone());
         let error = ipam.map_endpoint(&turin, pod, NOW).unwrap_err();
         for part in ["10.2.7.7", "10.2.0.0/16", "cluster milan", "181 s"] {
@@ -107,17 +107,17 @@ fn what_leads_into_a_name_that_is_freed_leads_nowhere() {
         }
         ipam.unmap_endpoint(&turin, pod, NOW);
 
-        // The rest of both is over at the same time.
-        let until = ipam.next_to_wake().unwrap();
-        assert_eq!(ipam.map_endpoint(&turin, pod, until), Ok(mapped), "it is somebody else by now");
+        // The quarantines of the address and of the CIDR expire at the same time.
+        let until = ipam.next_expiry().unwrap();
+        assert_eq!(ipam.map_endpoint(&turin, pod, until), Ok(mapped), "no peer's pod any more");
         disk.write(&mut ipam);
         let loaded = disk.load_at(ipam.config.clone(), NOW);
-        assert_eq!(loaded.remote_pod_ip(&turin, pod), Ok(mapped), "whatever its clock says");
+        assert_eq!(loaded.remote_pod_ip(&turin, pod), Ok(mapped), "even if the clock is behind");
     }
 }
 
 #[test]
-fn what_was_an_endpoint_elsewhere_is_no_pod_of_a_peer_that_is_called_so_now() {
+fn endpoints_in_a_newly_reserved_cidr_are_unmapped() {
     let mut ipam = peered();
     let (turin, pisa) = (id("turin"), id("pisa"));
     ipam.map_endpoint(&turin, ip("10.30.0.5"), NOW).unwrap();
@@ -127,34 +127,34 @@ fn what_was_an_endpoint_elsewhere_is_no_pod_of_a_peer_that_is_called_so_now() {
     assert!(ipam.remote_pod_ip(&turin, ip("10.40.0.5")).is_ok());
     ipam.map_endpoint(&turin, ip("10.30.0.5"), NOW).expect("now it is a pod of pisa");
     ipam.reserve(&pisa, cidr("10.30.0.0/15"), cidr("10.32.0.0/16"), NOW).unwrap();
-    assert!(ipam.remote_pod_ip(&turin, ip("10.30.0.5")).is_ok(), "pisa has more than it had");
+    assert!(ipam.remote_pod_ip(&turin, ip("10.30.0.5")).is_ok(), "pisa's CIDR has grown");
     ipam.reserve(&pisa, cidr("10.30.0.0/17"), cidr("10.32.0.0/16"), NOW).unwrap();
-    assert!(ipam.remote_pod_ip(&turin, ip("10.30.0.5")).is_ok(), "pisa has less than it had");
+    assert!(ipam.remote_pod_ip(&turin, ip("10.30.0.5")).is_ok(), "pisa's CIDR has shrunk");
 }
 
 #[test]
-fn where_only_names_are_left_that_rest_it_is_said_for_how_long() {
+fn the_error_for_full_pools_says_when_a_quarantine_expires() {
     let pools = vec![cidr("10.0.0.0/14")];
     let mut ipam = IpamState::load(Config { pools, ..config() }, &[], &[], NOW).unwrap();
-    let names = reserve(&mut ipam, "milan", NOW);
-    assert_eq!(names, [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
+    let cidrs = reserve(&mut ipam, "milan", NOW);
+    assert_eq!(cidrs, [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")]);
     let wanted = (cidr(PODS), cidr(EXTERNAL));
     let error = ipam.reserve(&id("pisa"), wanted.0, wanted.1, NOW).unwrap_err();
-    assert!(!error.to_string().contains("rest"), "nothing rests: {error}");
+    assert!(!error.to_string().contains("quarantined"), "nothing is quarantined: {error}");
     ipam.release(&id("milan"), NOW);
     let before = ipam.clone();
     let soon = NOW + jiff::SignedDuration::from_secs(60);
     let error = ipam.reserve(&id("pisa"), wanted.0, wanted.1, soon).unwrap_err();
-    let told = "2 names of peers that are gone rest, the first for 121 s more";
-    assert!(error.to_string().contains(told), "{error}");
-    assert_eq!(ipam, before, "nothing is lost");
-    assert_eq!(reserve(&mut ipam, "milan", soon), names, "whose they were gets them");
+    let wait = "2 CIDRs of former peers are quarantined, the first expires in 121 s";
+    assert!(error.to_string().contains(wait), "{error}");
+    assert_eq!(ipam, before, "nothing has changed");
+    assert_eq!(reserve(&mut ipam, "milan", soon), cidrs, "the former peer gets them back");
     ipam.release(&id("milan"), soon);
-    assert_eq!(reserve(&mut ipam, "pisa", soon + REST * 2), names);
+    assert_eq!(reserve(&mut ipam, "pisa", soon + QUARANTINE * 2), cidrs);
 }
 
 #[test]
-fn a_peer_that_changes_its_networks_over_and_over_does_not_get_all_names() {
+fn the_translated_cidrs_of_one_peer_are_limited() {
     let mut ipam = peered();
     let pisa = id("pisa");
     let network = |n: usize| cidr(&format!("10.{}.0.0/16", 100 + n));
@@ -165,23 +165,23 @@ fn a_peer_that_changes_its_networks_over_and_over_does_not_get_all_names() {
     assert_eq!(changed, 8);
     let before = ipam.clone();
     let error = change(&mut ipam, changed, NOW).unwrap_err();
-    for part in ["cluster pisa", "14 names", "181 s"] {
+    for part in ["cluster pisa", "14 of its translated CIDRs", "181 s"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     assert_eq!(ipam, before);
-    change(&mut ipam, 0, NOW).expect("what it had it may have again");
+    change(&mut ipam, 0, NOW).expect("former CIDRs can be reserved again");
     ipam.release(&pisa, NOW);
     change(&mut ipam, changed, NOW).unwrap_err();
-    let spec = ipam.storage(&Part::Networks(pisa.clone())).unwrap();
-    assert_eq!(spec.resting_subnets.len(), 16);
+    let spec = ipam.storage(&StorageShard::Networks(pisa.clone())).unwrap();
+    assert_eq!(spec.quarantined_cidrs.len(), 16);
     assert!(size(&spec) < 4096, "{}", size(&spec));
-    change(&mut ipam, changed, NOW + REST * 2).unwrap();
+    change(&mut ipam, changed, NOW + QUARANTINE * 2).unwrap();
 }
 
 #[test]
-fn what_can_not_be_restored_rests() {
+fn cidrs_that_cannot_be_restored_are_quarantined() {
     let mut disk = Disk::of(&peered());
-    let networks = disk.storages.get_mut(&Part::Networks(id("turin")).storage()).unwrap();
+    let networks = disk.storages.get_mut(&StorageShard::Networks(id("turin")).storage()).unwrap();
     let turin = networks.spec.cluster_subnets.get_mut(&id("turin")).unwrap();
     turin.remote_nat_external_cidr = NatCidr::Remapped(cidr("10.3.0.0/16"));
     let mut ipam = disk.load(config());
@@ -189,20 +189,20 @@ fn what_can_not_be_restored_rests() {
     let pisa = ipam.reserve(&id("pisa"), cidr("10.20.0.0/16"), cidr("10.50.0.0/16"), NOW).unwrap();
     assert_ne!(pisa.translated_pod_cidr(), Some(cidr("10.20.0.0/16")));
     let milan = [cidr("10.2.0.0/16"), cidr("10.3.0.0/16")];
-    assert_eq!(reserve(&mut ipam, "milan", NOW), milan, "what is in use stays as it is");
+    assert_eq!(reserve(&mut ipam, "milan", NOW), milan, "CIDRs in use do not change");
 }
 
 #[test]
-fn nothing_rests_for_longer_than_if_it_were_freed_now() {
+fn a_restored_quarantine_is_never_longer_than_a_new_one() {
     let mut ipam = peered();
-    ipam.release(&id("milan"), NOW + REST * 100);
+    ipam.release(&id("milan"), NOW + QUARANTINE * 100);
     let disk = Disk::of(&ipam);
-    let until = disk.load(config()).next_to_wake().unwrap();
-    assert!(until.duration_since(NOW) < REST * 2, "{until}");
+    let until = disk.load(config()).next_expiry().unwrap();
+    assert!(until.duration_since(NOW) < QUARANTINE * 2, "{until}");
 }
 
-/// A peer with the networks of milan, and what they are called.
+/// Reserves the CIDRs of milan for a peer and returns the translated CIDRs.
 fn reserve(ipam: &mut IpamState, peer: &str, now: Timestamp) -> [Cidr; 2] {
-    let names = ipam.reserve(&id(peer), cidr(PODS), cidr(EXTERNAL), now).unwrap();
-    [names.translated_pod_cidr().unwrap(), names.translated_external_cidr().unwrap()]
+    let subnets = ipam.reserve(&id(peer), cidr(PODS), cidr(EXTERNAL), now).unwrap();
+    [subnets.translated_pod_cidr().unwrap(), subnets.translated_external_cidr().unwrap()]
 }

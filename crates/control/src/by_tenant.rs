@@ -5,11 +5,8 @@ use kube::{
     ResourceExt,
     runtime::reflector::{ObjectRef, Store},
 };
-use tombolo_api::{
-    ClusterId,
-    discovery::ForeignCluster,
-    names::{CLUSTER_ID_LABEL, TENANT_LABEL},
-};
+use tombolo_api::{ClusterId, discovery::ForeignCluster};
+use tombolo_core::tenant::{id_of, peer_of};
 use tombolo_runtime::{
     observe::{Object, Watches},
     queue::Queue,
@@ -59,18 +56,8 @@ impl Known {
     }
 }
 
-/// Whose tenant namespace it is.
-pub(crate) fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
-    let labels = namespace.labels();
-    let is_tenant = labels.get(TENANT_LABEL).is_some_and(|value| value == "true");
-    labels.get(CLUSTER_ID_LABEL).filter(|_| is_tenant)?.parse().ok()
-}
-
 /// The names of the ForeignClusters for a cluster.
 pub(crate) fn with_id(clusters: &Store<ForeignCluster>, id: &ClusterId) -> Vec<String> {
-    let is_it = |cluster: &ForeignCluster| {
-        cluster.spec.cluster_identity.as_ref().is_some_and(|identity| identity.cluster_id == *id)
-    };
-    let found = clusters.state_filter(is_it);
+    let found = clusters.state_filter(|cluster| id_of(cluster) == Some(id));
     found.iter().map(|cluster| cluster.name_any()).collect()
 }

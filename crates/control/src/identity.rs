@@ -31,9 +31,12 @@ use tombolo_api::{
         GENERATION_KEY, GENERATION_SECRET, IDENTITY_RECORD_LABEL, NAMESPACE,
     },
 };
-use tombolo_core::identity::{
-    Access, Credentials, NotARecord, Record, Stage, Subject, makes_room, name_or_id,
-    recorded_cluster, stage,
+use tombolo_core::{
+    identity::{
+        Access, Credentials, NotARecord, Record, Stage, Subject, makes_room, name_or_id,
+        recorded_cluster, stage,
+    },
+    view::Request,
 };
 use tombolo_runtime::{
     finalizer,
@@ -245,7 +248,8 @@ impl Giver {
     /// How far the peering in this namespace has come.
     fn stage(&self, tenant: Option<&str>) -> Stage {
         let requests = tenant.map(|tenant| self.requests.within(tenant)).unwrap_or_default();
-        stage(&self.context.settings.cluster_name, requests.iter().map(|request| &**request))
+        let requests = requests.iter().map(|request| Request::from_resource(request));
+        stage(&self.context.settings.cluster_name, requests)
     }
 
     /// Whom certificates of this identity are for: of the generation that it has, or of the current

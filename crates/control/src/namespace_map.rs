@@ -16,7 +16,7 @@ use tombolo_api::{
     virtualkubelet::{NamespaceMap, NamespaceMapSpec},
 };
 use tombolo_core::offloading::{MapFate, desired_mapping, map_fate, target};
-use tombolo_core::view::Offer;
+use tombolo_core::{tenant::namespace_of, view::Offer};
 use tombolo_runtime::{observe::Observer, writer};
 
 use crate::context::Context;
@@ -95,11 +95,8 @@ impl Seen {
         let clusters = self.clusters.state();
         let peer = |offer: Arc<ResourceOffer>| {
             let namespace = offer.namespace()?;
-            let cluster = clusters.iter().find(|cluster| {
-                let status = cluster.status.as_ref();
-                let tenant = status.and_then(|status| status.tenant_namespace.as_ref());
-                tenant.and_then(|tenant| tenant.local.as_ref()) == Some(&namespace)
-            })?;
+            let is_its = |cluster: &&Arc<ForeignCluster>| namespace_of(cluster) == Some(&*namespace);
+            let cluster = clusters.iter().find(is_its)?;
             let identity = cluster.spec.cluster_identity.clone()?;
             Some((namespace.clone(), Peer { identity, namespace, offer }))
         };

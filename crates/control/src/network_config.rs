@@ -12,7 +12,11 @@ use tombolo_api::{
     names::{GATEWAY_LEASE, NAMESPACE},
     net::{NetworkConfig, Subnets, TunnelEndpoint},
 };
-use tombolo_core::network::{Act, Gateway, Local, Seen, answer_to};
+use tombolo_core::{
+    network::{Act, Gateway, Local, Seen, answer_to},
+    tenant::{id_of, peer_of},
+    view::Request,
+};
 use tombolo_runtime::{
     observe::{Watched, Watches, named},
     queue::{self, Queue, queue},
@@ -21,7 +25,6 @@ use tombolo_runtime::{
 use tracing::info;
 
 use crate::{
-    by_tenant::peer_of,
     context::{Context, MANAGER},
     ipam::{AskError, Ipam},
     tunnel_endpoint,
@@ -218,7 +221,7 @@ impl Objects {
         self.endpoints.feed(queue, kube::ResourceExt::namespace);
         let namespaces = self.namespaces.clone();
         self.clusters.feed(queue, move |cluster| {
-            let id = cluster.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id);
+            let id = id_of(cluster);
             tenants(&namespaces, |peer| Some(peer) == id)
         });
         let (namespaces, queue, mut before) = (self.namespaces.clone(), queue.clone(), None);
@@ -256,11 +259,8 @@ impl Objects {
     }
 
     fn of(&self, namespace: &str, peer: &ClusterId) -> Found {
-        let is_peer = |cluster: &ForeignCluster| {
-            cluster.spec.cluster_identity.as_ref().is_some_and(|it| it.cluster_id == *peer)
-        };
         Found {
-            cluster: self.clusters.index().find(is_peer),
+            cluster: self.clusters.index().find(|cluster| id_of(cluster) == Some(peer)),
             requests: self.requests.within(namespace),
             configs: self.configs.within(namespace),
             endpoints: self.endpoints.within(namespace),
@@ -295,7 +295,7 @@ impl Found {
         Seen {
             namespace,
             foreign_cluster: self.cluster.as_deref(),
-            requests: self.requests.iter().map(AsRef::as_ref).collect(),
+            requests: self.requests.iter().map(|it| Request::from_resource(it)).collect(),
             configs: self.configs.iter().map(AsRef::as_ref).collect(),
             endpoints: self.endpoints.iter().map(AsRef::as_ref).collect(),
         }

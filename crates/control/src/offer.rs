@@ -13,12 +13,13 @@ use tokio::{sync::Mutex, time::timeout};
 use tombolo_api::{
     config::{ClusterConfig, SharingConfig},
     discovery::{RequestState, ResourceRequest},
-    names::{CLUSTER_CONFIG, REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
+    names::{CLUSTER_CONFIG, REPLICATE_TO_LABEL},
     sharing::{ResourceOffer, ResourceOfferSpec, ResourceQuota},
 };
 use tombolo_core::{
     offer::{answer, free, is_due, is_offered_elsewhere, look_after, quota},
-    peering::request_state,
+    replicate::received_from,
+    view::{Offer, Request},
 };
 use tombolo_runtime::{
     observe::{Key, Observer, Watched, key},
@@ -82,7 +83,7 @@ struct State {
 }
 
 fn is_asked_of_us(request: &ResourceRequest) -> bool {
-    request.labels().contains_key(REPLICATED_FROM_LABEL)
+    received_from(request.meta()).is_some()
 }
 
 fn requests_of_others(
@@ -100,8 +101,8 @@ enum Error {
 }
 
 async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error> {
-    let leaves = request.meta().deletion_timestamp.is_some();
-    if leaves && request_state(request) != RequestState::Refused {
+    let view = Request::from_resource(request);
+    if view.is_deleted && view.state != RequestState::Refused {
         return Ok(());
     }
     let context = &state.context;
@@ -112,8 +113,8 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error
         move |source| Error::Do { act, namespace, name, source: Box::new(source) }
     };
     let sharing = state.sharing();
-    if request_state(request) == RequestState::Pending {
-        if let Some(answer) = answer(request, &sharing) {
+    if view.state == RequestState::Pending {
+        if let Some(answer) = answer(&view, &sharing) {
             let requests = Api::<ResourceRequest>::namespaced(context.client.clone(), &namespace);
             let status = serde_json::json!({ "state": answer });
             writer::apply_status(&requests, MANAGER, &name, &status)
@@ -127,7 +128,7 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error
     let offers = Api::<ResourceOffer>::namespaced(context.client.clone(), &namespace);
     let ours = context.settings.cluster_name.as_str();
     let offer = offers.get_opt(ours).await.map_err(failed("read the ResourceOffer", ours))?;
-    if request_state(request) == RequestState::Refused {
+    if view.state == RequestState::Refused {
         if let Some(offer) = offer {
             writer::delete_if_same(&offers, ours, offer.uid().as_deref())
                 .await
@@ -138,7 +139,7 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Error
     // The next one is to see what this one is offered.
     let _turn = state.turn.lock().await;
     let quota = state.quota(&sharing, &namespace);
-    if is_due(offer.as_ref(), &quota) {
+    if is_due(offer.as_ref().map(Offer::from_resource).as_ref(), &quota) {
         let offer = forge(context, request, quota);
         writer::apply(&offers, MANAGER, &offer)
             .await
@@ -159,8 +160,11 @@ impl State {
         let left = free(nodes.iter().map(|node| &**node), pods.iter().map(|pod| &**pod));
         let us = self.context.settings.cluster_name.as_str();
         let others = self.offers.index();
-        let others = others.state_filter(|offer| is_offered_elsewhere(offer, us, namespace));
-        quota(left, others.iter().map(|offer| &**offer), sharing)
+        let is_other = |offer: &ResourceOffer| {
+            is_offered_elsewhere(&Offer::from_resource(offer), us, namespace)
+        };
+        let others = others.state_filter(is_other);
+        quota(left, others.iter().map(|offer| Offer::from_resource(offer)), sharing)
     }
 
     /// Waits until the index has the offer that was written, for a while: an offer that somebody
@@ -183,7 +187,7 @@ fn forge(
     request: &ResourceRequest,
     hard: BTreeMap<String, Quantity>,
 ) -> ResourceOffer {
-    let asked_by = request.labels().get(REPLICATED_FROM_LABEL).cloned().unwrap_or_default();
+    let asked_by = received_from(request.meta()).unwrap_or_default().to_owned();
     ResourceOffer {
         metadata: ObjectMeta {
             name: Some(context.settings.cluster_name.to_string()),

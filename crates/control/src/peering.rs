@@ -21,7 +21,8 @@ use tombolo_api::{
 use tombolo_core::{
     condition::{is_true, now_is},
     peering::{self, Outgoing, Step},
-    view::Offer,
+    tenant::namespace_of,
+    view::{Offer, Request},
 };
 use tombolo_runtime::{
     queue::{self, queue},
@@ -48,10 +49,6 @@ pub async fn run(context: Arc<Context>) {
     context.shutdown.or(work).await;
 }
 
-fn tenant(cluster: &ForeignCluster) -> Option<&str> {
-    cluster.status.as_ref()?.tenant_namespace.as_ref()?.local.as_deref()
-}
-
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{act} {namespace}/{name}")]
@@ -61,7 +58,8 @@ enum Error {
 }
 
 async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Error> {
-    let (Some(namespace), Some(peer)) = (tenant(cluster), &cluster.spec.cluster_identity) else {
+    let identity = &cluster.spec.cluster_identity;
+    let (Some(namespace), Some(peer)) = (namespace_of(cluster), identity) else {
         return Ok(());
     };
     let us = context.settings.cluster();
@@ -72,7 +70,8 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     // Looked for after our offer, which is made after its request and so can't seem to be left over.
     let requests = tenant.requests.list(&ListParams::default()).await;
     let requests = requests.map_err(failed("list the ResourceRequests", namespace, ""))?.items;
-    let called = |name: &str| requests.iter().find(|request| request.name_any() == name);
+    let requests: Vec<_> = requests.iter().map(Request::from_resource).collect();
+    let called = |name: &str| requests.iter().copied().find(|request| request.name == name);
     let (request, their_request) = (called(ours), called(theirs));
     let map = tenant.find(&tenant.maps, ours).await?;
     let offer = offer.as_ref().map(Offer::from_resource);
@@ -107,7 +106,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     }
 
     let out = peering::state(&outgoing, theirs);
-    let in_ = peering::incoming(their_request, lent.as_ref());
+    let in_ = peering::incoming(their_request.as_ref(), lent.as_ref());
     let now = Timestamp::now();
     let says = |type_, state: &peering::State| {
         now_is(&before.conditions, type_, state.established, state.reason, &state.message, now)
@@ -199,12 +198,11 @@ impl<'a> Tenant<'a> {
         said.map(drop).map_err(failed("answer the ResourceOffer", self.namespace, name))
     }
 
-    async fn withdraw(&self, request: Option<&ResourceRequest>) -> Result<(), Error> {
+    async fn withdraw(&self, request: Option<Request<'_>>) -> Result<(), Error> {
         let Some(request) = request else { return Ok(()) };
-        let name = request.name_any();
-        writer::delete_if_same(&self.requests, &name, request.uid().as_deref())
+        writer::delete_if_same(&self.requests, request.name, request.uid)
             .await
-            .map_err(failed("delete the ResourceRequest", self.namespace, &name))
+            .map_err(failed("delete the ResourceRequest", self.namespace, request.name))
     }
 }
 

@@ -23,6 +23,7 @@ use tombolo_api::{
 use tombolo_core::{
     condition::is_true,
     replicate::{self, Original, Step},
+    tenant::namespace_of,
 };
 use tombolo_runtime::{
     finalizer,
@@ -91,8 +92,7 @@ impl Peers {
     ) -> Result<(), NoIdentity> {
         let name = cluster.name_any();
         let remote = self.context.remotes.get(cluster).await?;
-        let tenant = cluster.status.as_ref().and_then(|status| status.tenant_namespace.clone());
-        let local = tenant.and_then(|both| both.local).unwrap_or_default();
+        let local = namespace_of(cluster).unwrap_or_default().to_owned();
         let same = |now: &Running| now.remote.is_same(&remote) && now.local == local;
         if running.get(&name).is_some_and(same) {
             return Ok(());

@@ -24,6 +24,8 @@ use tombolo_api::{
 use tombolo_core::{
     identity::{Stage, stage, twin_role},
     offloading::{Existing, Twin, is_outstayed, is_twin, twins},
+    tenant::peer_of,
+    view::{Offer, Request},
 };
 use tombolo_runtime::{
     finalizer,
@@ -34,7 +36,6 @@ use tracing::info;
 
 use crate::{
     binding::{Rights, account_of, bind},
-    by_tenant::peer_of,
     context::Context,
 };
 
@@ -150,9 +151,11 @@ impl Seen {
             // The change of the map is what goes on from here.
             return added.map_err(|error| Error::Finalize(tenant, error));
         }
-        let stage = stage(&self.us, self.requests.within(&tenant).iter().map(|request| &**request));
+        let requests = self.requests.within(&tenant);
+        let stage = stage(&self.us, requests.iter().map(|request| Request::from_resource(request)));
         let offer = self.offers.get(&ObjectRef::new(self.us.as_str()).within(&tenant));
-        if !leaves && is_outstayed(stage, offer.as_deref(), Timestamp::now()) {
+        let offer = offer.as_deref().map(Offer::from_resource);
+        if !leaves && is_outstayed(stage, offer.as_ref(), Timestamp::now()) {
             info!(cluster = %home, "there is no peering any more: its namespaces go");
             let gone = writer::delete_if_same(&maps, &map.name_any(), map.uid().as_deref()).await;
             return gone.map_err(|error| Error::Outstayed(tenant, error));

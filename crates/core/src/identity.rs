@@ -16,7 +16,7 @@ mod token;
 pub use admission::{Admission, Tokens, admit};
 pub use kubeconfig::{Access, Credentials, Incomplete};
 pub use lifetime::Lifetime;
-pub use nonce::{hash, hex, nonce};
+pub use nonce::{hash, nonce};
 pub use record::{NotARecord, Record, record_name, recorded_cluster, return_token_name};
 pub use rights::{Stage, rules, stage, twin_role};
 pub use room::{MOST_IDENTITIES, makes_room};

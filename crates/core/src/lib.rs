@@ -2,10 +2,12 @@
 
 pub mod admission;
 pub mod condition;
+pub mod digest;
 pub mod discovery;
 pub mod health;
 pub mod identity;
 pub mod ipam;
+pub mod json;
 pub mod limit;
 pub mod network;
 pub mod node;
@@ -19,6 +21,7 @@ pub mod reflect;
 pub mod replicate;
 pub mod shadow_endpoint_slice;
 pub mod shadow_pod;
+pub mod tenant;
 pub mod translate;
 pub mod view;
 pub mod watch_retry;

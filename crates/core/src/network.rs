@@ -9,10 +9,10 @@ use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use tombolo_api::{
     Cidr, ClusterId, ClusterIdentity, Reference,
     discovery::{
-        ForeignCluster, ForeignClusterStatus, Network, Related, RequestState, ResourceRequest,
+        ForeignCluster, ForeignClusterStatus, Network, Related, RequestState,
         condition::AUTHENTICATED,
     },
-    names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
+    names::REPLICATE_TO_LABEL,
     net::{
         BackendType, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, Subnets,
         TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus,
@@ -23,8 +23,9 @@ use self::condition::tunnel_condition;
 pub use self::gateway::Gateway;
 use crate::{
     condition::is_true,
-    peering::request_state,
+    replicate::{comes_from, goes_to},
     translate::{Mismatch, NamedNetwork, nat},
+    view::Request,
 };
 
 /// This cluster's side.
@@ -48,7 +49,7 @@ pub struct Seen<'a> {
     /// The peer, if it is known.
     pub foreign_cluster: Option<&'a ForeignCluster>,
     /// All requests.
-    pub requests: Vec<&'a ResourceRequest>,
+    pub requests: Vec<Request<'a>>,
     /// All NetworkConfigs.
     pub configs: Vec<&'a NetworkConfig>,
     /// All TunnelEndpoints.
@@ -69,7 +70,7 @@ pub enum Act<'a, T> {
 impl<'a> Seen<'a> {
     /// What to do about this cluster's NetworkConfig for the peer.
     pub fn own_config(&self, local: &Local, peer: &ClusterId) -> Act<'a, NetworkConfig> {
-        let there = self.configs.iter().copied().find(|config| is_for(*config, peer));
+        let there = self.configs.iter().copied().find(|config| goes_to(*config, peer));
         match there {
             Some(there) if is_going(there) => Act::Nothing,
             Some(there) if !self.wants_peering(peer) => Act::Delete(&there.metadata),
@@ -91,7 +92,7 @@ impl<'a> Seen<'a> {
     /// The peer's NetworkConfig for this cluster.
     pub fn their_config(&self, local: &Local, peer: &ClusterId) -> Option<&'a NetworkConfig> {
         self.configs.iter().copied().find(|config| {
-            is_from(*config, peer)
+            comes_from(*config, peer)
                 && config.spec.cluster_id == local.cluster.cluster_id
                 && !is_going(*config)
         })
@@ -226,13 +227,13 @@ impl<'a> Seen<'a> {
     }
 
     fn sent_config(&self, peer: &ClusterId) -> Option<&'a NetworkConfig> {
-        self.configs.iter().copied().find(|config| is_for(*config, peer) && !is_going(*config))
+        self.configs.iter().copied().find(|config| goes_to(*config, peer) && !is_going(*config))
     }
 
     /// Whether this cluster has asked for a peering and was not refused, or has accepted one.
     fn wants_peering(&self, peer: &ClusterId) -> bool {
-        let asked = |request: &ResourceRequest| {
-            is_for(request, peer) && request_state(request) != RequestState::Refused
+        let asked = |request: Request<'_>| {
+            request.sent_to == Some(peer.as_str()) && request.state != RequestState::Refused
         };
         self.is_accepted(peer) || self.requests().any(asked)
     }
@@ -240,14 +241,15 @@ impl<'a> Seen<'a> {
     /// Whether there is a peering that was accepted, here or there: the peer takes a NetworkConfig
     /// from then on.
     fn is_accepted(&self, peer: &ClusterId) -> bool {
+        let peer = Some(peer.as_str());
         self.requests().any(|request| {
-            (is_for(request, peer) || is_from(request, peer))
-                && request_state(request) == RequestState::Accepted
+            (request.sent_to == peer || request.received_from == peer)
+                && request.state == RequestState::Accepted
         })
     }
 
-    fn requests(&self) -> impl Iterator<Item = &'a ResourceRequest> {
-        self.requests.iter().copied().filter(|request| !is_going(*request))
+    fn requests(&self) -> impl Iterator<Item = Request<'a>> {
+        self.requests.iter().copied().filter(|request| !request.is_deleted)
     }
 
     fn is_authenticated(&self) -> bool {
@@ -318,14 +320,6 @@ fn related<K: Resource>(object: Option<&K>) -> Related {
             namespace: object.namespace().unwrap_or_default(),
         }),
     }
-}
-
-fn is_for<K: Resource>(object: &K, peer: &ClusterId) -> bool {
-    object.labels().get(REPLICATE_TO_LABEL).is_some_and(|id| id == peer.as_str())
-}
-
-fn is_from<K: Resource>(object: &K, peer: &ClusterId) -> bool {
-    object.labels().get(REPLICATED_FROM_LABEL).is_some_and(|id| id == peer.as_str())
 }
 
 fn is_going<K: Resource>(object: &K) -> bool {

@@ -64,12 +64,6 @@ const PODS: &str = "1000";
 /// The Kubernetes whose kubelet API this is.
 const KUBELET: &str = concat!("v1.34.0-tombolo-", env!("CARGO_PKG_VERSION"));
 
-/// Whether a namespace has what belongs to the peering with this cluster.
-pub fn is_tenant_of(cluster: &ForeignCluster, namespace: &str) -> bool {
-    let tenant = cluster.status.as_ref().and_then(|status| status.tenant_namespace.as_ref());
-    tenant.is_some_and(|tenant| tenant.local.as_deref() == Some(namespace))
-}
-
 /// The cluster behind an offer: the one whose tenant namespace it is in, for what the offer says is
 /// only what that cluster has written. Once that is not known any more, there is only a node to
 /// remove, and nothing to be sent anywhere: then the offer's word is enough.
@@ -325,7 +319,7 @@ mod tests {
     use tombolo_api::{discovery::TenantNamespace, names::KUBELET_FINALIZER, sharing::ResourceOffer};
 
     use super::*;
-    use crate::offer_stage::OfferStage;
+    use crate::{offer_stage::OfferStage, tenant::namespace_of};
 
     fn offer(more: &Value) -> ResourceOffer {
         let mut offer = json!({
@@ -392,8 +386,7 @@ mod tests {
             local: Some("liqo-tenant-milan".into()),
             ..TenantNamespace::default()
         });
-        assert!(is_tenant_of(&tenant, "liqo-tenant-milan"));
-        assert!(!is_tenant_of(&tenant, "liqo-tenant-turin"));
+        assert_eq!(namespace_of(&tenant), Some("liqo-tenant-milan"));
         let milan = ClusterIdentity {
             cluster_id: "milan-id".parse().unwrap(),
             cluster_name: "milan".parse().unwrap(),

@@ -8,14 +8,13 @@ use k8s_openapi::{
 };
 use tombolo_api::{
     config::SharingConfig,
-    discovery::{RequestState, ResourceRequest},
-    names::{MANAGED_BY_LABEL, REPLICATE_TO_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE},
-    sharing::ResourceOffer,
+    discovery::RequestState,
+    names::{MANAGED_BY_LABEL, SHADOW_POD, TYPE_LABEL, VIRTUAL_NODE},
 };
 
 use crate::{
-    peering::request_state,
     quantity::{MEBI, amount},
+    view::{Offer, Request},
 };
 
 /// A change smaller than this part of what is offered is not worth an update.
@@ -35,10 +34,10 @@ pub fn look_after(is_first: bool) -> Duration {
 
 /// What to answer a request with, if there is something to say: until somebody decides, that it is
 /// pending.
-pub fn answer(request: &ResourceRequest, sharing: &SharingConfig) -> Option<RequestState> {
-    match (request_state(request), sharing.auto_accept) {
+pub fn answer(request: &Request<'_>, sharing: &SharingConfig) -> Option<RequestState> {
+    match (request.state, sharing.auto_accept) {
         (RequestState::Pending, true) => Some(RequestState::Accepted),
-        (RequestState::Pending, false) if request.status.is_none() => Some(RequestState::Pending),
+        (RequestState::Pending, false) if !request.has_status => Some(RequestState::Pending),
         _ => None,
     }
 }
@@ -46,22 +45,19 @@ pub fn answer(request: &ResourceRequest, sharing: &SharingConfig) -> Option<Requ
 /// Whether this is what the cluster called `us` offers to another cluster than the one whose tenant
 /// namespace is given. An object is called after the cluster that made it; whatever else a peer puts
 /// into its tenant namespace takes nothing away from others.
-pub fn is_offered_elsewhere(offer: &ResourceOffer, us: &str, namespace: &str) -> bool {
-    let labels = offer.metadata.labels.as_ref();
-    offer.metadata.name.as_deref() == Some(us)
-        && offer.metadata.namespace.as_deref() != Some(namespace)
-        && labels.is_some_and(|labels| labels.contains_key(REPLICATE_TO_LABEL))
+pub fn is_offered_elsewhere(offer: &Offer<'_>, us: &str, namespace: &str) -> bool {
+    offer.name == us && offer.namespace != namespace && offer.sent_to.is_some()
 }
 
 /// What to offer of what is free; `others` is offered to other clusters already, which counts
 /// unless the same may be offered twice.
 pub fn quota<'a>(
     mut free: Amounts,
-    others: impl IntoIterator<Item = &'a ResourceOffer>,
+    others: impl IntoIterator<Item = Offer<'a>>,
     sharing: &SharingConfig,
 ) -> BTreeMap<String, Quantity> {
     if !sharing.overcommit {
-        let others = others.into_iter().flat_map(|offer| &offer.spec.resource_quota.hard);
+        let others = others.into_iter().flat_map(|offer| offer.quota);
         for (name, quantity) in others {
             if let Some(left) = free.get_mut(name) {
                 *left -= amount(quantity).unwrap_or_default();
@@ -73,11 +69,8 @@ pub fn quota<'a>(
 
 /// Whether this has to be offered: nothing is yet, or something else. One that is on its way out is
 /// let go first.
-pub fn is_due(offer: Option<&ResourceOffer>, quota: &BTreeMap<String, Quantity>) -> bool {
-    offer.is_none_or(|offer| {
-        offer.metadata.deletion_timestamp.is_none()
-            && is_news(&offer.spec.resource_quota.hard, quota)
-    })
+pub fn is_due(offer: Option<&Offer<'_>>, quota: &BTreeMap<String, Quantity>) -> bool {
+    offer.is_none_or(|offer| offer.deleted.is_none() && is_news(offer.quota, quota))
 }
 
 /// What is free in this cluster: what its ready nodes have, less what pods ask for. Pods that run
@@ -180,8 +173,19 @@ fn requests(pod: &Pod) -> Amounts {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_api::{
+        discovery::ResourceRequest, names::REPLICATE_TO_LABEL, sharing::ResourceOffer,
+    };
 
     use super::*;
+
+    fn answer(request: &ResourceRequest, sharing: &SharingConfig) -> Option<RequestState> {
+        super::answer(&Request::from_resource(request), sharing)
+    }
+
+    fn is_due(offer: Option<&ResourceOffer>, quota: &BTreeMap<String, Quantity>) -> bool {
+        super::is_due(offer.map(Offer::from_resource).as_ref(), quota)
+    }
 
     fn node(ready: &str, labels: &serde_json::Value) -> Node {
         serde_json::from_value(json!({
@@ -289,7 +293,10 @@ mod tests {
     fn what_others_were_offered_is_not_offered_again_unless_it_may_be() {
         let free = Amounts::from([("cpu".to_owned(), 4.0)]);
         let others = [offer(&json!({ "cpu": "1", "unknown": "7" }), None)];
-        let of = |overcommit| quota(free.clone(), &others, &sharing(true, overcommit));
+        let of = |overcommit| {
+            let others = others.iter().map(Offer::from_resource);
+            quota(free.clone(), others, &sharing(true, overcommit))
+        };
         assert_eq!(of(false)["cpu"].0, "1500m");
         assert_eq!(of(true)["cpu"].0, "2000m");
     }
@@ -313,7 +320,9 @@ mod tests {
             }))
             .unwrap()
         };
-        let counts = |offer: &ResourceOffer| is_offered_elsewhere(offer, "milan", "tenant-rome");
+        let counts = |offer: &ResourceOffer| {
+            is_offered_elsewhere(&Offer::from_resource(offer), "milan", "tenant-rome")
+        };
         assert!(counts(&offer("milan", "tenant-paris", REPLICATE_TO_LABEL)));
         assert!(!counts(&offer("milan", "tenant-rome", REPLICATE_TO_LABEL)), "the one in question");
         assert!(!counts(&offer("paris", "tenant-paris", REPLICATE_TO_LABEL)), "made by a peer");

@@ -6,7 +6,6 @@ mod twin;
 
 use std::collections::BTreeMap;
 
-use sha2::{Digest as _, Sha256};
 use tombolo_api::names::{TYPE_LABEL, VIRTUAL_NODE};
 use tombolo_api::names::{default_remote_namespace, virtual_node};
 use tombolo_api::offloading::{
@@ -14,7 +13,7 @@ use tombolo_api::offloading::{
 };
 use tombolo_api::{ClusterIdentity, ClusterName};
 
-use crate::{offer_stage::OfferStage, view::Offer};
+use crate::{digest, offer_stage::OfferStage, view::Offer};
 
 pub use selector::selects;
 pub use status::{PeerMap, is_gone_everywhere, status};
@@ -113,8 +112,7 @@ fn shortened(name: String) -> String {
     if name.len() <= LONGEST {
         return name;
     }
-    let hash = Sha256::digest(name.as_bytes());
-    let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let hash = digest::short(&name, 4);
     let kept = name[..LONGEST - 1 - hash.len()].trim_end_matches('-');
     format!("{kept}-{hash}")
 }

@@ -2,14 +2,14 @@
 
 use tombolo_api::{
     ClusterName,
-    discovery::{ForeignCluster, RequestState, ResourceRequest},
+    discovery::{ForeignCluster, RequestState},
     sharing::OfferPhase,
 };
 
 use crate::{
     discovery::request_of,
     offer_stage::{End, OfferStage},
-    view::Offer,
+    view::{Offer, Request},
 };
 
 /// What there is of the peering by which pods of this cluster run in another.
@@ -20,7 +20,7 @@ pub struct Outgoing<'a> {
     /// Whether the other cluster has given this one an identity.
     pub authenticated: bool,
     /// Our request.
-    pub request: Option<&'a ResourceRequest>,
+    pub request: Option<Request<'a>>,
     /// The other cluster's offer.
     pub offer: Option<Offer<'a>>,
     /// Whether namespaces of this cluster are, or are to be, there.
@@ -59,8 +59,8 @@ pub fn next(there: &Outgoing<'_>) -> Step {
         return match there.request {
             _ if !there.authenticated => Step::Nothing,
             None => Step::Request,
-            Some(request) if request.metadata.deletion_timestamp.is_some() => Step::Nothing,
-            Some(request) if request_state(request) == RequestState::Refused => Step::Nothing,
+            Some(request) if request.is_deleted => Step::Nothing,
+            Some(request) if request.state == RequestState::Refused => Step::Nothing,
             Some(_) if there.offer.is_some_and(|it| it.stage.can_be_accepted()) => Step::Accept,
             Some(_) => Step::Nothing,
         };
@@ -87,7 +87,7 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
             "NotAuthenticated",
             format!("{cluster} has not given this cluster an identity yet: see Authenticated"),
         ),
-        (Some(request), Some(_)) if request_state(request) == RequestState::Refused => (
+        (Some(request), Some(_)) if request.state == RequestState::Refused => (
             false,
             "RequestRefused",
             format!("{cluster} has refused the request: what runs there is being taken back"),
@@ -108,7 +108,7 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
                 (false, "OfferPending", format!("the offer of {cluster} came in"))
             }
         },
-        (Some(request), None) => match request_state(request) {
+        (Some(request), None) => match request.state {
             RequestState::Pending => (
                 false,
                 "RequestPending",
@@ -128,23 +128,21 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
 
 /// Whether our offer has outlived the request that it answers. The garbage collector would take it
 /// away as well, but learns of new kinds only now and then.
-pub fn is_left_over(offer: &Offer<'_>, requests: &[ResourceRequest]) -> bool {
-    let is_owner = |request: &ResourceRequest| {
-        request.metadata.uid.as_deref().is_some_and(|uid| offer.is_owned_by(uid))
-    };
+pub fn is_left_over(offer: &Offer<'_>, requests: &[Request<'_>]) -> bool {
+    let is_owner = |request: &Request<'_>| request.uid.is_some_and(|uid| offer.is_owned_by(uid));
     offer.deleted.is_none() && !requests.iter().any(is_owner)
 }
 
 /// How far a peering is by which pods of the other cluster run in this one.
-pub fn incoming(request: Option<&ResourceRequest>, offer: Option<&Offer<'_>>) -> State {
+pub fn incoming(request: Option<&Request<'_>>, offer: Option<&Offer<'_>>) -> State {
     let (established, reason, message) = match (request, offer) {
         (None, _) => (false, "NotAsked", "the other cluster asks for nothing".to_owned()),
-        (Some(request), _) if request_state(request) == RequestState::Refused => {
+        (Some(request), _) if request.state == RequestState::Refused => {
             let message =
                 "the request was refused here: set its status.state to Accepted to accept it";
             (false, "Refused", message.to_owned())
         }
-        (Some(request), _) if request_state(request) == RequestState::Pending => (
+        (Some(request), _) if request.state == RequestState::Pending => (
             false,
             "Pending",
             "the request waits: set its status.state to Accepted to accept it".to_owned(),
@@ -175,10 +173,10 @@ pub enum Farewell {
 }
 
 /// What becomes of a request. The name says whose it is: it is all that the other can't choose.
-pub fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
-    if request.metadata.name.as_deref() == Some(us.as_str()) {
+pub fn farewell(request: &Request<'_>, us: &ClusterName) -> Farewell {
+    if request.name == us.as_str() {
         Farewell::Wait
-    } else if request_state(request) == RequestState::Refused {
+    } else if request.state == RequestState::Refused {
         Farewell::Leave
     } else {
         Farewell::Refuse
@@ -187,26 +185,20 @@ pub fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
 
 /// Whether the other cluster has asked again after its entry was no more wanted. An entry that is
 /// there because of a request says which one; of others, whole seconds are known.
-pub fn is_asked_anew(request: &ResourceRequest, us: &ClusterName, entry: &ForeignCluster) -> bool {
-    let is_open =
-        farewell(request, us) == Farewell::Refuse && request.metadata.deletion_timestamp.is_none();
-    let (asked, ended) = (&request.metadata.creation_timestamp, &entry.metadata.deletion_timestamp);
+pub fn is_asked_anew(request: &Request<'_>, us: &ClusterName, entry: &ForeignCluster) -> bool {
+    let is_open = farewell(request, us) == Farewell::Refuse && !request.is_deleted;
+    let ended = entry.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     is_open
         && match request_of(entry) {
-            Some(uid) => request.metadata.uid.as_deref() != Some(uid),
-            None => asked.as_ref().zip(ended.as_ref()).is_some_and(|(asked, ended)| asked > ended),
+            Some(uid) => request.uid != Some(uid),
+            None => request.created.zip(ended).is_some_and(|(asked, ended)| asked > ended),
         }
-}
-
-/// What has become of a request.
-pub fn request_state(request: &ResourceRequest) -> RequestState {
-    request.status.as_ref().map(|status| status.state).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::{names::KUBELET_FINALIZER, sharing::ResourceOffer};
+    use tombolo_api::{discovery::ResourceRequest, names::KUBELET_FINALIZER, sharing::ResourceOffer};
 
     use super::*;
 
@@ -231,6 +223,25 @@ mod tests {
         .unwrap()
     }
 
+    fn incoming(request: Option<&ResourceRequest>, offer: Option<&ResourceOffer>) -> State {
+        let (request, offer) =
+            (request.map(Request::from_resource), offer.map(Offer::from_resource));
+        super::incoming(request.as_ref(), offer.as_ref())
+    }
+
+    fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
+        super::farewell(&Request::from_resource(request), us)
+    }
+
+    fn is_asked_anew(request: &ResourceRequest, us: &ClusterName, entry: &ForeignCluster) -> bool {
+        super::is_asked_anew(&Request::from_resource(request), us, entry)
+    }
+
+    fn is_left_over(offer: &ResourceOffer, requests: &[ResourceRequest]) -> bool {
+        let requests: Vec<_> = requests.iter().map(Request::from_resource).collect();
+        super::is_left_over(&Offer::from_resource(offer), &requests)
+    }
+
     fn withdrawn(phase: &str, finalizers: &[&str]) -> ResourceOffer {
         let mut offer = offer(phase, finalizers);
         offer.spec.withdrawal_timestamp =
@@ -246,7 +257,7 @@ mod tests {
         there.authenticated = true;
         assert_eq!(next(&there), Step::Request);
         let pending = request("Pending");
-        there.request = Some(&pending);
+        there.request = Some(Request::from_resource(&pending));
         assert_eq!(next(&there), Step::Nothing);
         assert_eq!(state(&there, "milan").reason, "RequestPending");
         let came = offer("Pending", &[]);
@@ -263,7 +274,7 @@ mod tests {
         let asked = request("Accepted");
         let mut there = Outgoing {
             authenticated: true,
-            request: Some(&asked),
+            request: Some(Request::from_resource(&asked)),
             namespaces: true,
             ..Outgoing::default()
         };
@@ -292,7 +303,7 @@ mod tests {
         let there = Outgoing {
             join: true,
             authenticated: true,
-            request: Some(&leaving),
+            request: Some(Request::from_resource(&leaving)),
             ..Outgoing::default()
         };
         assert_eq!(next(&there), Step::Nothing);
@@ -304,7 +315,7 @@ mod tests {
         let mut there = Outgoing {
             join: true,
             authenticated: true,
-            request: Some(&refused),
+            request: Some(Request::from_resource(&refused)),
             offer: Some(Offer::from_resource(&leaving)),
             namespaces: true,
         };
@@ -324,7 +335,7 @@ mod tests {
         let joined = Outgoing {
             join: true,
             authenticated: true,
-            request: Some(&asked),
+            request: Some(Request::from_resource(&asked)),
             namespaces: true,
             ..Outgoing::default()
         };
@@ -341,7 +352,7 @@ mod tests {
             assert!(!said.established && said.reason == "OfferWithdrawn", "{phase}: {said:?}");
         }
         let draining = withdrawn("Accepted", &[KUBELET_FINALIZER]);
-        let said = incoming(Some(&asked), Some(&Offer::from_resource(&draining)));
+        let said = incoming(Some(&asked), Some(&draining));
         assert!(!said.established && said.reason == "OfferWithdrawn", "{said:?}");
     }
 
@@ -351,7 +362,7 @@ mod tests {
         let step = |offer: &ResourceOffer, namespaces| {
             next(&Outgoing {
                 authenticated: true,
-                request: Some(&asked),
+                request: Some(Request::from_resource(&asked)),
                 offer: Some(Offer::from_resource(offer)),
                 namespaces,
                 ..Outgoing::default()
@@ -415,7 +426,6 @@ mod tests {
             "name": "rome", "uid": "first",
         });
         offer.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
-        let offer = Offer::from_resource(&offer);
         assert!(!is_left_over(&offer, &[made("other"), made("first")]));
         assert!(is_left_over(&offer, &[made("second")]), "of the same name, but another");
         assert!(is_left_over(&offer, &[]));
@@ -427,10 +437,10 @@ mod tests {
         let asked = request("Accepted");
         assert_eq!(incoming(Some(&asked), None).reason, "Offering");
         let taken = offer("Accepted", &[]);
-        assert!(incoming(Some(&asked), Some(&Offer::from_resource(&taken))).established);
+        assert!(incoming(Some(&asked), Some(&taken)).established);
         assert_eq!(incoming(Some(&request("Pending")), None).reason, "Pending");
         let returned = offer("Refused", &[]);
-        let said = incoming(Some(&asked), Some(&Offer::from_resource(&returned)));
+        let said = incoming(Some(&asked), Some(&returned));
         assert_eq!(said.reason, "OfferRefused");
     }
 }

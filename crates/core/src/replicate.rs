@@ -1,7 +1,12 @@
 //! Copies of custom resources in another cluster: the spec goes out, the status comes back,
 //! deletions follow.
 
+use kube::{Resource, core::ObjectMeta};
 use serde_json::Value;
+use tombolo_api::{
+    ClusterId,
+    names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
+};
 
 /// What is left to do about one object and its copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +36,26 @@ pub struct Original<'a> {
     pub guarded: bool,
 }
 
+/// Id of the cluster that an object is copied to.
+pub fn sent_to(meta: &ObjectMeta) -> Option<&str> {
+    meta.labels.as_ref()?.get(REPLICATE_TO_LABEL).map(String::as_str)
+}
+
+/// Id of the cluster that an object is a copy from.
+pub fn received_from(meta: &ObjectMeta) -> Option<&str> {
+    meta.labels.as_ref()?.get(REPLICATED_FROM_LABEL).map(String::as_str)
+}
+
+/// Whether an object is an original of this cluster, copied to that peer.
+pub fn goes_to(object: &impl Resource, peer: &ClusterId) -> bool {
+    sent_to(object.meta()) == Some(peer.as_str())
+}
+
+/// Whether an object is a copy from that peer.
+pub fn comes_from(object: &impl Resource, peer: &ClusterId) -> bool {
+    received_from(object.meta()) == Some(peer.as_str())
+}
+
 /// What to do next about `original` and its `copy` in the other cluster.
 pub fn next(original: Original<'_>, copy: Option<&Value>) -> Step {
     let deleting = is_deleting(original.object);
@@ -56,6 +81,7 @@ fn is_deleting(object: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::json;
 
     use super::*;
@@ -103,5 +129,22 @@ mod tests {
         let original = object("a", "");
         assert_eq!(next(&original, true, Some(&deleting(object("a", "")))), Step::Wait);
         assert_eq!(next(&original, true, None), Step::Copy);
+    }
+
+    #[test]
+    fn labels_tell_originals_from_copies() {
+        let labelled = |label: &str| ConfigMap {
+            metadata: ObjectMeta {
+                labels: Some([(label.to_owned(), "milan-id".to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        };
+        let (milan, turin) = ("milan-id".parse().unwrap(), "turin-id".parse().unwrap());
+        let (original, copy) = (labelled(REPLICATE_TO_LABEL), labelled(REPLICATED_FROM_LABEL));
+        assert!(goes_to(&original, &milan) && !comes_from(&original, &milan));
+        assert!(comes_from(&copy, &milan) && !goes_to(&copy, &milan));
+        assert!(!goes_to(&original, &turin) && !comes_from(&copy, &turin));
+        assert!(!goes_to(&ConfigMap::default(), &milan));
     }
 }

@@ -1,10 +1,7 @@
 //! The pod that a ShadowPod stands for: what it is made of, and what it needs next.
 
-use std::fmt::Write as _;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
-use sha2::{Digest, Sha256};
 use tombolo_api::{
     names::{
         FINALIZER, GRACE_PERIOD_ANNOTATION, MANAGED_BY_LABEL, POD_FAILURE_ANNOTATION,
@@ -13,7 +10,10 @@ use tombolo_api::{
     virtualkubelet::ShadowPod,
 };
 
-use crate::reflect::pod::{RawPod, annotation};
+use crate::{
+    digest::{hex, sha256},
+    reflect::pod::{RawPod, annotation},
+};
 
 /// What a ShadowPod needs next.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +85,7 @@ pub fn forge(shadow: &ShadowPod) -> RawPod {
     }
     annotations.insert(
         SHADOW_DIGEST_ANNOTATION.into(),
-        digest(&[
+        digest([
             &serde_json::to_vec(&labels).unwrap_or_default(),
             &serde_json::to_vec(&annotations).unwrap_or_default(),
             &serde_json::to_vec(&pod.spec).unwrap_or_default(),
@@ -130,16 +130,11 @@ fn is_shadow(pod: &RawPod) -> bool {
     labels.and_then(|labels| labels.get(MANAGED_BY_LABEL)).is_some_and(|value| value == SHADOW_POD)
 }
 
-fn digest(parts: &[&[u8]]) -> String {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    hash.finalize().iter().take(8).fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+/// The lengths keep the parts apart.
+fn digest(parts: [&[u8]; 3]) -> String {
+    let lengths = parts.map(|part| (part.len() as u64).to_be_bytes());
+    let parts = lengths.iter().zip(parts).flat_map(|(length, part)| [&length[..], part]);
+    hex(&sha256(&parts.collect::<Vec<_>>())[..8])
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use tombolo_api::{
 use tombolo_core::{
     node::{self, Namespaces},
     offer_stage::{End, OfferStage},
+    tenant::namespace_of,
     translate::{Mismatch, Networks, PeerNetworks},
     view::Offer,
 };
@@ -156,8 +157,8 @@ impl Seen {
     ) -> Option<Snapshot> {
         let view = Offer::from_resource(offer);
         let clusters = self.clusters.state();
-        let cluster = clusters.iter().find(|cluster| node::is_tenant_of(cluster, view.namespace));
-        let cluster = cluster.map(|cluster| &**cluster);
+        let is_its = |cluster: &&ForeignCluster| namespace_of(cluster) == Some(view.namespace);
+        let cluster = clusters.iter().map(|cluster| &**cluster).find(is_its);
         let identity = node::offered_by(&view, cluster)?;
         let maps = self.maps.state();
         let map = maps.iter().find(|map| map.namespace().as_deref() == Some(view.namespace));

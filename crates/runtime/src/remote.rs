@@ -17,6 +17,7 @@ use tombolo_api::{
     discovery::ForeignCluster,
     names::{IDENTITY_KUBECONFIG_KEY, IDENTITY_SECRET},
 };
+use tombolo_core::tenant::namespace_of;
 
 use crate::client::{self, Credentials};
 
@@ -113,13 +114,11 @@ impl Remotes {
     /// so a renewed one counts from the next call on, for all who have the client.
     pub async fn get(&self, cluster: &ForeignCluster) -> Result<Remote, NoIdentity> {
         let name = cluster.metadata.name.clone().unwrap_or_default();
-        let status = cluster.status.as_ref();
-        let tenant = status.and_then(|status| status.tenant_namespace.as_ref()?.local.clone());
-        let (Some(namespace), Some(identity)) = (tenant, cluster.spec.cluster_identity.clone())
-        else {
+        let identity = cluster.spec.cluster_identity.clone();
+        let (Some(namespace), Some(identity)) = (namespace_of(cluster), identity) else {
             return Err(NoIdentity::NotYet(name));
         };
-        self.in_namespace(&namespace, identity).await
+        self.in_namespace(namespace, identity).await
     }
 
     /// The same, for those who know the local tenant namespace.

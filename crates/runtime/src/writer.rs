@@ -7,6 +7,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use tombolo_core::json::without_nulls;
 
 /// Applies an object: the fields that `object` has are `manager`'s from then on.
 pub async fn apply<K>(api: &Api<K>, manager: &str, object: &K) -> kube::Result<K>
@@ -103,22 +104,6 @@ where
         fields.remove("status");
     }
     Ok(value)
-}
-
-/// To apply a null is to ask for one: whoever leaves a field out does not want to own it.
-fn without_nulls(value: serde_json::Value) -> serde_json::Value {
-    use serde_json::Value;
-    match value {
-        Value::Object(fields) => Value::Object(
-            fields
-                .into_iter()
-                .filter(|(_, value)| !value.is_null())
-                .map(|(key, value)| (key, without_nulls(value)))
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
-        other => other,
-    }
 }
 
 #[cfg(test)]

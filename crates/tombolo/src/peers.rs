@@ -9,6 +9,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tombolo_api::ClusterId;
 use tombolo_api::discovery::ForeignCluster;
+use tombolo_core::tenant::id_of;
 
 use crate::install::MANAGER;
 
@@ -93,8 +94,6 @@ pub fn shown(cluster: &ForeignCluster) -> String {
 
 /// What the cluster with this id is called; the id, if nobody knows.
 pub fn called(clusters: &[ForeignCluster], id: &ClusterId) -> String {
-    let is = |cluster: &&ForeignCluster| {
-        cluster.spec.cluster_identity.as_ref().is_some_and(|identity| identity.cluster_id == *id)
-    };
-    clusters.iter().find(is).map_or_else(|| id.to_string(), shown)
+    let found = clusters.iter().find(|cluster| id_of(cluster) == Some(id));
+    found.map_or_else(|| id.to_string(), shown)
 }

@@ -14,8 +14,11 @@ use tombolo_api::{
     discovery::{AuthStatus, ForeignCluster, TenantNamespace},
     names::{AUTH_NAMESPACE, AUTH_TOKEN_KEY, CLUSTER_ID_LABEL, PINNED_ANNOTATION},
 };
-use tombolo_core::identity::{
-    Access, Credentials, Incomplete, Subject, hex, is_generation, return_token_name, token_in,
+use tombolo_core::{
+    digest::hex,
+    identity::{
+        Access, Credentials, Incomplete, Subject, is_generation, return_token_name, token_in,
+    },
 };
 use tombolo_runtime::{metrics::Met, observe::Watched};
 use tracing::{debug, info};

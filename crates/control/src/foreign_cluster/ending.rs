@@ -14,6 +14,7 @@ use tombolo_core::{
     discovery::is_left_to_others,
     identity::return_token_name,
     peering::{Farewell, farewell, is_asked_anew},
+    view::Request,
 };
 use tombolo_runtime::writer;
 use tracing::info;
@@ -39,6 +40,7 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     let requests = Api::<ResourceRequest>::namespaced(client.clone(), &tenant_name);
     let asked = requests.list(&ListParams::default()).await;
     let asked = asked.map_err(failed(format!("list the requests in {tenant_name}")))?.items;
+    let asked: Vec<_> = asked.iter().map(Request::from_resource).collect();
     if asked.iter().any(|request| is_asked_anew(request, us, entry)) {
         // What else is there is for the entry that comes with the new request.
         let ours = asked.iter().any(|request| farewell(request, us) == Farewell::Wait);
@@ -112,16 +114,16 @@ async fn delete(secrets: &Api<Secret>, name: &str) -> Result<(), Error> {
 async fn refuse(
     context: &Context,
     api: &Api<ResourceRequest>,
-    requests: &[ResourceRequest],
+    requests: &[Request<'_>],
 ) -> Result<bool, Error> {
     let mut waiting = false;
     for request in requests {
         let farewell = farewell(request, &context.settings.cluster_name);
         waiting |= farewell != Farewell::Leave;
         if farewell == Farewell::Refuse {
-            let name = request.name_any();
+            let name = request.name;
             let status = json!({ "state": RequestState::Refused });
-            let said = writer::apply_status(api, super::MANAGER, &name, &status).await;
+            let said = writer::apply_status(api, super::MANAGER, name, &status).await;
             writer::absent_is_fine(said.map(drop))
                 .map_err(failed(format!("refuse the ResourceRequest of {name}")))?;
             info!(cluster = name, "refused: its ForeignCluster is being deleted");

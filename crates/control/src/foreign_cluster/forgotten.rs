@@ -11,8 +11,11 @@ use kube::{
     runtime::reflector::Store,
 };
 use serde_json::json;
-use tombolo_api::{ClusterId, discovery::ForeignCluster, names::KEPT_UNTIL_ANNOTATION};
-use tombolo_core::discovery::expires_at;
+use tombolo_api::{discovery::ForeignCluster, names::KEPT_UNTIL_ANNOTATION};
+use tombolo_core::{
+    discovery::expires_at,
+    tenant::{id_of, peer_of},
+};
 use tombolo_runtime::{
     observe::Watched,
     queue::{self, Again, queue},
@@ -24,7 +27,7 @@ use super::{
     Error, MANAGER, auth_service::AuthService, ending::give_back, kept::lifetime, stored::Stored,
 };
 use crate::{
-    by_tenant::{peer_of, with_id},
+    by_tenant::with_id,
     context::Context,
     identity::failed,
 };
@@ -103,10 +106,6 @@ fn kept_for(namespaces: &Store<Namespace>, entry: &ForeignCluster) -> Vec<String
         until(namespace).is_some() && peer_of(namespace).is_some_and(|peer| peer == *id)
     };
     namespaces.state_filter(is_its).iter().map(|namespace| namespace.name_any()).collect()
-}
-
-fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
-    Some(&entry.spec.cluster_identity.as_ref()?.cluster_id)
 }
 
 async fn reconcile(

@@ -5,15 +5,20 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api, ResourceExt,
+    Api, Resource, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use tombolo_api::{
     discovery::{DiscoveryType, ForeignCluster, ResourceRequest},
-    names::{REPLICATED_FROM_LABEL, REQUEST_ANNOTATION},
+    names::REQUEST_ANNOTATION,
 };
-use tombolo_core::discovery::{self, asked_again, incoming, kind};
+use tombolo_core::{
+    discovery::{self, asked_again, incoming, kind},
+    replicate::received_from,
+    tenant::peer_of,
+    view::Request,
+};
 use tombolo_runtime::{
     observe::{Watched, key},
     queue::{self, queue},
@@ -23,7 +28,6 @@ use tracing::info;
 
 use super::{Error, MANAGER};
 use crate::{
-    by_tenant::peer_of,
     context::Context,
     identity::{failed, tenant},
 };
@@ -32,8 +36,7 @@ use crate::{
 pub(super) async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let requests = context.watches.of::<ResourceRequest>();
-    let from_elsewhere =
-        |request: &ResourceRequest| request.labels().contains_key(REPLICATED_FROM_LABEL);
+    let from_elsewhere = |request: &ResourceRequest| received_from(request.meta()).is_some();
     requests.feed(&queue, move |request| from_elsewhere(request).then(|| key(request)));
     let known = context.watches.of::<ForeignCluster>();
     let all = requests.clone();
@@ -65,10 +68,11 @@ async fn reconcile(
     let known = known.all();
     let Some(from) = from else { return Ok(()) };
     let clusters = Api::<ForeignCluster>::all(client.clone());
-    if let Some(entry) = asked_again(request, &from, &known) {
+    let view = Request::from_resource(request);
+    if let Some(entry) = asked_again(&view, &from, &known) {
         return stands_for(&clusters, entry, request).await;
     }
-    let Some(entry) = incoming(request, &from, &known) else { return Ok(()) };
+    let Some(entry) = incoming(&view, &from, &known) else { return Ok(()) };
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     match clusters.create(&params, &entry).await {
         Ok(_) => info!(cluster = entry.name_any(), url = entry.spec.auth_url, "asks for a peering"),

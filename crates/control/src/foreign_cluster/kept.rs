@@ -12,6 +12,7 @@ use tombolo_api::{
 use tombolo_core::{
     condition::find,
     identity::{Access, Credentials, Lifetime, TokenClaims},
+    tenant::namespace_of,
 };
 use tombolo_runtime::metrics::Met;
 use tracing::info;
@@ -52,9 +53,7 @@ pub(super) async fn keep(
     entry: &ForeignCluster,
     peer: &ClusterIdentity,
 ) -> Result<Kept, Error> {
-    let status = entry.status.as_ref();
-    let tenant = status.and_then(|status| status.tenant_namespace.as_ref()?.local.as_ref());
-    let Some(tenant) = tenant else { return Ok(Kept::None) };
+    let Some(tenant) = namespace_of(entry) else { return Ok(Kept::None) };
     let Some(stored) = Stored::read(&context.client, tenant).await? else {
         return Ok(Kept::None);
     };
@@ -65,7 +64,7 @@ pub(super) async fn keep(
 
     let reached = |renew_at| reached(tenant, &access, renew_at);
     let now = Timestamp::now();
-    let conditions = status.map(|status| &*status.conditions).unwrap_or_default();
+    let conditions = entry.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
     let in_doubt = find(conditions, API_SERVER).is_some_and(|said| said.status == "False");
     if now < lifetime.renew_at() {
         let look = look_again(&access.credentials, &lifetime);

@@ -27,8 +27,9 @@ use tombolo_api::{
     },
 };
 use tombolo_core::{
+    digest::hex,
     discovery::told_host,
-    identity::{hex, nonce, token_in},
+    identity::{nonce, token_in},
 };
 use tombolo_runtime::{
     observe::{Observer, named},

@@ -1,6 +1,7 @@
 //! The namespace that holds what a peering needs: one for each peer, found by the peer's id.
 
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     sync::Arc,
     time::{Duration, Instant},
@@ -21,9 +22,9 @@ use tombolo_api::{
     ClusterId, ClusterIdentity, ClusterName,
     discovery::{ForeignCluster, ResourceRequest},
     names::{
-        AUTH_NAMESPACE, CLUSTER_ID_LABEL, CONTROL_ACCOUNT, CONTROL_TENANT_ROLE, IDENTITY_SECRET,
+        AUTH_NAMESPACE, CONTROL_ACCOUNT, CONTROL_TENANT_ROLE, IDENTITY_SECRET,
         KEPT_UNTIL_ANNOTATION, KUBELET_ACCOUNT, KUBELET_TENANT_ROLE, NAMESPACE, REPLICATE_TO_LABEL,
-        REPLICATED_FROM_LABEL, TENANT_LABEL,
+        REPLICATED_FROM_LABEL,
     },
     net::{NetworkConfig, TunnelEndpoint},
     sharing::ResourceOffer,
@@ -32,6 +33,8 @@ use tombolo_api::{
 use tombolo_core::{
     identity::{Users, record_name, tenant_namespaces},
     peering::{Farewell, farewell},
+    tenant::{self, id_of, peer_of},
+    view::Request,
 };
 use tombolo_runtime::writer;
 use tracing::{debug, info};
@@ -39,7 +42,6 @@ use tracing::{debug, info};
 use super::{Error, MANAGER, failed};
 use crate::{
     binding::{Rights, binding},
-    by_tenant::peer_of,
     context::Context,
 };
 
@@ -120,8 +122,7 @@ pub(crate) async fn known(context: &Context, peer: &ClusterId) -> Option<Arc<Nam
 /// The peer's namespace. Takes some time: the API server makes sure that it has heard of everything.
 pub(crate) async fn find(client: &Client, peer: &ClusterId) -> Result<Option<Namespace>, Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
-    let labels = format!("{TENANT_LABEL}=true,{CLUSTER_ID_LABEL}={peer}");
-    let found = namespaces.list(&ListParams::default().labels(&labels)).await;
+    let found = namespaces.list(&ListParams::default().labels(&tenant::selector(peer))).await;
     let mut found = found.map_err(failed("find the tenant namespace"))?.items;
     found.sort_by_key(|namespace| namespace.metadata.deletion_timestamp.is_some());
     Ok(found.into_iter().next())
@@ -148,11 +149,8 @@ pub(crate) async fn remove_unless_needed(
     let is_kept = |noted: &PartialObjectMeta<Namespace>| {
         noted.annotations().contains_key(KEPT_UNTIL_ANNOTATION)
     };
-    let is_peer = |entry: &&ForeignCluster| {
-        entry.spec.cluster_identity.as_ref().is_some_and(|cluster| cluster.cluster_id == *peer)
-    };
     let users = Users {
-        entries: entries.iter().filter(is_peer).collect(),
+        entries: entries.iter().filter(|entry| id_of(entry) == Some(peer)).collect(),
         record: record.as_ref().map(|record| &record.metadata),
         identity: identity.map_err(failed("look for the identity there"))?.is_some(),
         kept: noted.as_ref().is_some_and(is_kept),
@@ -173,7 +171,8 @@ pub(crate) async fn has_peering(
 ) -> Result<bool, Error> {
     let requests = Api::<ResourceRequest>::namespaced(client.clone(), namespace);
     let requests = requests.list(&Default::default()).await.map_err(failed("list the requests"))?;
-    Ok(requests.iter().any(|request| farewell(request, us) != Farewell::Leave)
+    let mut requests = requests.iter().map(Request::from_resource);
+    Ok(requests.any(|request| farewell(&request, us) != Farewell::Leave)
         || has::<ResourceOffer>(client, namespace, "").await?
         || has::<NetworkConfig>(client, namespace, "").await?
         || has::<TunnelEndpoint>(client, namespace, "").await?
@@ -204,15 +203,12 @@ where
 async fn make(client: &Client, peer: &ClusterIdentity) -> Result<(Arc<Namespace>, bool), Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-    let labels = [
-        (CLUSTER_ID_LABEL.to_owned(), peer.cluster_id.to_string()),
-        (TENANT_LABEL.to_owned(), "true".to_owned()),
-        ("app.kubernetes.io/part-of".to_owned(), "liqo".to_owned()),
-    ];
+    let mut labels = BTreeMap::from(tenant::labels(&peer.cluster_id));
+    labels.insert("app.kubernetes.io/part-of".to_owned(), "liqo".to_owned());
     let called = |name: &str| Namespace {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
-            labels: Some(labels.clone().into()),
+            labels: Some(labels.clone()),
             ..ObjectMeta::default()
         },
         ..Namespace::default()

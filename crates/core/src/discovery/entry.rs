@@ -3,18 +3,16 @@
 use std::{borrow::Borrow, collections::BTreeMap};
 
 use jiff::{SignedDuration, Timestamp};
-use sha2::{Digest, Sha256};
 use tombolo_api::{
     ClusterId, ClusterIdentity, Fingerprint,
     discovery::{
-        DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, ResourceRequest,
-        condition::AUTHENTICATED,
+        DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, condition::AUTHENTICATED,
     },
     names::{DISCOVERY_TYPE_LABEL, FOUND_ANNOTATION, LAST_UPDATE_ANNOTATION, REQUEST_ANNOTATION},
 };
 
 use super::pin::{PinnedBy, pin};
-use crate::{condition::is_true, peering::request_state};
+use crate::{condition::is_true, digest, tenant::id_of, view::Request};
 
 /// How an entry was discovered. One that does not say so was made by somebody.
 pub fn kind(entry: &ForeignCluster) -> DiscoveryType {
@@ -83,31 +81,30 @@ const ROUNDED: SignedDuration = SignedDuration::from_secs(2);
 /// The entry for a cluster that asked for a peering, was not refused and is not known. The namespace that the
 /// request is in says which cluster it comes from: that is all there is to believe.
 pub fn incoming(
-    request: &ResourceRequest,
+    request: &Request<'_>,
     from: &ClusterId,
     known: &[impl Borrow<ForeignCluster>],
 ) -> Option<ForeignCluster> {
-    let cluster = &request.spec.cluster_identity;
     let is_known = known.iter().map(Borrow::borrow).any(|entry| {
         id_of(entry) == Some(from)
-            || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.spec.auth_url
+            || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.auth_url
     });
-    let refused = request_state(request) == RequestState::Refused;
+    let refused = request.state == RequestState::Refused;
     if !is_asked_by(request, from) || refused || is_known {
         return None;
     }
-    let mut entry =
-        ForeignCluster::new(&object_name(cluster, known), spec(request.spec.auth_url.clone()));
-    entry.spec.cluster_identity = Some(cluster.clone());
+    let name = object_name(request.cluster, known);
+    let mut entry = ForeignCluster::new(&name, spec(request.auth_url.to_owned()));
+    entry.spec.cluster_identity = Some(request.cluster.clone());
     entry.metadata.labels = Some(labelled(DiscoveryType::IncomingPeering));
-    let uid = request.metadata.uid.clone().unwrap_or_default();
+    let uid = request.uid.unwrap_or_default().to_owned();
     entry.metadata.annotations = Some([(REQUEST_ANNOTATION.to_owned(), uid)].into());
     Some(entry)
 }
 
 /// The entry that is there because the cluster has asked before, and is to stand for this request.
 pub fn asked_again<'a>(
-    request: &ResourceRequest,
+    request: &Request<'_>,
     from: &ClusterId,
     known: &'a [impl Borrow<ForeignCluster>],
 ) -> Option<&'a ForeignCluster> {
@@ -115,7 +112,7 @@ pub fn asked_again<'a>(
     known.filter(|_| is_asked_by(request, from)).find(|entry| {
         id_of(entry) == Some(from)
             && entry.metadata.deletion_timestamp.is_none()
-            && request_of(entry).is_some_and(|uid| request.metadata.uid.as_deref() != Some(uid))
+            && request_of(entry).is_some_and(|uid| request.uid != Some(uid))
     })
 }
 
@@ -125,11 +122,10 @@ pub(crate) fn request_of(entry: &ForeignCluster) -> Option<&str> {
     (kind(entry) == DiscoveryType::IncomingPeering).then_some(annotation)
 }
 
-fn is_asked_by(request: &ResourceRequest, from: &ClusterId) -> bool {
-    let cluster = &request.spec.cluster_identity;
-    cluster.cluster_id == *from
-        && request.metadata.name.as_deref() == Some(cluster.cluster_name.as_str())
-        && request.metadata.deletion_timestamp.is_none()
+fn is_asked_by(request: &Request<'_>, from: &ClusterId) -> bool {
+    request.cluster.cluster_id == *from
+        && request.name == request.cluster.cluster_name.as_str()
+        && !request.is_deleted
 }
 
 /// Whether an entry is there only because of a peering that is over. `asked` says whether a
@@ -179,11 +175,8 @@ pub fn object_name(cluster: &ClusterIdentity, known: &[impl Borrow<ForeignCluste
         !known.iter().any(|entry| entry.borrow().metadata.name.as_ref() == Some(name))
     };
     let short = [name.to_owned(), format!("{name}-{}", id.short())];
-    short.into_iter().find(is_free).unwrap_or_else(|| {
-        let digest = Sha256::digest(id.as_str());
-        let digits: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-        format!("{name}-{digits}")
-    })
+    let last = || format!("{name}-{}", digest::short(id.as_str(), 6));
+    short.into_iter().find(is_free).unwrap_or_else(last)
 }
 
 /// Whether an entry that is pinned to one certificate follows to another, which was said in this way.
@@ -201,10 +194,6 @@ pub(super) fn pin_anew(
 ) {
     again.metadata.resource_version = entry.metadata.resource_version.clone();
     pin(again, said, to);
-}
-
-pub(super) fn id_of(entry: &ForeignCluster) -> Option<&ClusterId> {
-    entry.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id)
 }
 
 /// What the first sighting says of an entry.
@@ -271,6 +260,7 @@ pub(super) mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
+    use tombolo_api::discovery::ResourceRequest;
 
     use super::*;
 
@@ -356,6 +346,22 @@ pub(super) mod tests {
             assert!(known.iter().all(|entry| entry.metadata.name.as_deref() != Some(&name)));
             known.push(entry(&name, "LAN", Some(id)));
         }
+    }
+
+    fn incoming(
+        request: &ResourceRequest,
+        from: &ClusterId,
+        known: &[impl Borrow<ForeignCluster>],
+    ) -> Option<ForeignCluster> {
+        super::incoming(&Request::from_resource(request), from, known)
+    }
+
+    fn asked_again<'a>(
+        request: &ResourceRequest,
+        from: &ClusterId,
+        known: &'a [impl Borrow<ForeignCluster>],
+    ) -> Option<&'a ForeignCluster> {
+        super::asked_again(&Request::from_resource(request), from, known)
     }
 
     fn request(id: &str) -> ResourceRequest {

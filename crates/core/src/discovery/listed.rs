@@ -8,7 +8,6 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
-use sha2::{Digest, Sha256};
 use tombolo_api::{
     ClusterId, ClusterIdentity, ClusterName, Fingerprint,
     discovery::{DiscoveryType, ForeignCluster, SearchDomain},
@@ -18,11 +17,12 @@ use tombolo_api::{
 use super::{
     Sighting,
     entry::{
-        first_sighted, follows, gives_way, id_of, is_authenticated, kind, object_name, pin_anew,
+        first_sighted, follows, gives_way, is_authenticated, kind, object_name, pin_anew,
         says_already, sighted_again,
     },
     pin::{PinnedBy, pin},
 };
+use crate::{digest, tenant::id_of};
 
 /// A cluster that a domain lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,9 +268,7 @@ fn name_of(record: &str, known: &[ForeignCluster]) -> String {
     if !known.iter().any(is_taken) {
         return label.to_owned();
     }
-    let digest = Sha256::digest(record);
-    let digits: String = digest.iter().take(3).map(|byte| format!("{byte:02x}")).collect();
-    format!("{label}-{digits}")
+    format!("{label}-{}", digest::short(record, 3))
 }
 
 fn first_label(record: &str) -> &str {

@@ -13,11 +13,12 @@ use tombolo_api::{
 use super::{
     Announcement, Neighbour,
     entry::{
-        first_sighted, follows, gives_way, id_of, kind, last_update, object_name, pin_anew,
-        says_already, sighted_again,
+        first_sighted, follows, gives_way, kind, last_update, object_name, pin_anew, says_already,
+        sighted_again,
     },
     pin::{PinnedBy, pin},
 };
+use crate::tenant::id_of;
 
 /// What a sighting of a cluster leads to.
 #[derive(Clone, Debug, PartialEq)]

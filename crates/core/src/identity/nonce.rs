@@ -3,30 +3,20 @@
 //! others' one. Who only says that it is a peer shows another certificate, and learns nothing that
 //! counts at the real one.
 
-use sha2::{Digest, Sha256};
 use tombolo_api::{ClusterId, Fingerprint, auth::Confidential};
+
+use crate::digest::{hex, sha256};
 
 /// The nonce for a peer that shows this certificate, made of a key that never leaves this cluster.
 pub fn nonce(key: &[u8], peer: &ClusterId, shown: Fingerprint) -> Confidential {
     // Twice, as in HMAC: a hash of what starts with a secret can be continued by who has seen it.
-    let inner = digest(&[key, peer.as_str().as_bytes(), &shown.0]);
-    hex(&digest(&[key, &inner])).into()
+    let inner = sha256(&[key, peer.as_str().as_bytes(), &shown.0]);
+    hex(&sha256(&[key, &inner])).into()
 }
 
 /// What is kept of a peer's nonce.
 pub fn hash(nonce: &Confidential) -> String {
-    hex(&Sha256::digest(nonce.reveal().as_bytes()))
-}
-
-fn digest(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hasher = Sha256::new();
-    parts.iter().for_each(|part| hasher.update(part));
-    hasher.finalize().into()
-}
-
-/// As text.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&sha256(&[nonce.reveal().as_bytes()]))
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use tombolo_api::{
     ClusterName,
-    discovery::{RequestState, ResourceRequest},
+    discovery::RequestState,
     names::{ENDING_TWIN_ROLE, TENANT_ACCOUNT, TWIN_ROLE},
 };
 
-use crate::peering::request_state;
+use crate::view::Request;
 
 /// How far the peering with the owner of an identity has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,11 +27,11 @@ pub enum Stage {
 /// for there is still much to take down.
 pub fn stage<'a>(
     us: &ClusterName,
-    requests: impl IntoIterator<Item = &'a ResourceRequest>,
+    requests: impl IntoIterator<Item = Request<'a>>,
 ) -> Stage {
-    let stage = |request: &ResourceRequest| {
-        let ours = request.metadata.name.as_deref() == Some(us.as_str());
-        match request_state(request) {
+    let stage = |request: Request<'_>| {
+        let ours = request.name == us.as_str();
+        match request.state {
             RequestState::Accepted | RequestState::Pending if ours => Stage::Peered,
             RequestState::Accepted => Stage::Hosted,
             RequestState::Pending | RequestState::Refused => Stage::Known,
@@ -81,7 +81,16 @@ fn rule(group: &str, resource: &str, verbs: &[&str], name: Option<&str>) -> Poli
 
 #[cfg(test)]
 mod tests {
+    use tombolo_api::discovery::ResourceRequest;
+
     use super::*;
+
+    fn stage<'a>(
+        us: &ClusterName,
+        requests: impl IntoIterator<Item = &'a ResourceRequest>,
+    ) -> Stage {
+        super::stage(us, requests.into_iter().map(Request::from_resource))
+    }
 
     fn request(state: RequestState) -> ResourceRequest {
         let mut request: ResourceRequest = serde_json::from_value(serde_json::json!({

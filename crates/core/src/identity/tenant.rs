@@ -1,10 +1,9 @@
 //! The tenant namespace of a peer: what it is called, and when it can go.
 
 use kube::core::ObjectMeta;
-use sha2::{Digest as _, Sha256};
 use tombolo_api::{ClusterIdentity, discovery::ForeignCluster, names};
 
-use super::nonce::hex;
+use crate::digest::{hex, sha256};
 
 /// What the tenant namespace for a cluster can be called: the first of these that belongs to nobody
 /// else. Clusters choose their names and ids themselves, so the first two can be taken on purpose; the
@@ -12,7 +11,7 @@ use super::nonce::hex;
 /// come after.
 pub fn tenant_namespaces(cluster: &ClusterIdentity) -> [String; 3] {
     let (name, id) = (names::tenant_namespace(&cluster.cluster_name), &cluster.cluster_id);
-    let mut digest = hex(&Sha256::digest(id.as_str().as_bytes()));
+    let mut digest = hex(&sha256(&[id.as_str().as_bytes()]));
     digest.truncate(DIGEST_LEN);
     [name.clone(), format!("{name}-{}", id.short()), format!("{PREFIX}{digest}")]
 }

@@ -2,8 +2,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tombolo_api::{
     NatCidr,
     discovery::{
-        ForeignClusterSpec, ResourceRequestSpec, ResourceRequestStatus, condition::TUNNEL_ENDPOINT,
+        ForeignClusterSpec, ResourceRequest, ResourceRequestSpec, ResourceRequestStatus,
+        condition::TUNNEL_ENDPOINT,
     },
+    names::REPLICATED_FROM_LABEL,
     net::{Connection, ConnectionStatus},
 };
 
@@ -291,7 +293,7 @@ impl Scene {
         Seen {
             namespace: "liqo-tenant-milan",
             foreign_cluster: Some(&self.foreign_cluster),
-            requests: self.requests.iter().collect(),
+            requests: self.requests.iter().map(Request::from_resource).collect(),
             configs: self.configs.iter().collect(),
             endpoints: self.endpoints.iter().collect(),
         }

@@ -4,17 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::Namespace;
 use tombolo_api::ClusterId;
 use tombolo_api::names::{
     AUTH_NAMESPACE, HOME_NAMESPACE_ANNOTATION, NAMESPACE, REMOTE_CLUSTER_ID_LABEL,
 };
-use tombolo_api::sharing::ResourceOffer;
 use tombolo_api::virtualkubelet::{
     MappingPhase, NamespaceMap, NamespaceMapStatus, RemoteNamespace,
 };
 
-use crate::identity::Stage;
+use crate::{identity::Stage, view::Offer};
 
 /// A namespace to have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,10 +67,9 @@ pub fn is_twin(namespace: &Namespace, home: &ClusterId) -> Existing {
 /// Whether a map that a cluster has sent is to go, with the twins, though its sender keeps it: no pods of
 /// that cluster may run here any more. `offer` is what it was lent; it goes as soon as the other cluster
 /// has taken its pods back, and for that it has some time.
-pub fn is_outstayed(stage: Stage, offer: Option<&ResourceOffer>, now: Timestamp) -> bool {
-    let is_over = |offer: &ResourceOffer| {
-        let ends = offer.metadata.deletion_timestamp.as_ref();
-        ends.is_some_and(|Time(end)| now.duration_since(*end) >= TIME_TO_LEAVE)
+pub fn is_outstayed(stage: Stage, offer: Option<&Offer<'_>>, now: Timestamp) -> bool {
+    let is_over = |offer: &Offer<'_>| {
+        offer.deleted.is_some_and(|end| now.duration_since(end) >= TIME_TO_LEAVE)
     };
     stage < Stage::Hosted && offer.is_none_or(is_over)
 }
@@ -152,6 +150,7 @@ fn is_reserved(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tombolo_api::sharing::ResourceOffer;
 
     use super::*;
 
@@ -177,6 +176,7 @@ mod tests {
             .unwrap()
         };
         let (stays, leaves) = (offer(None), offer(Some("2026-01-01T12:00:00Z")));
+        let (stays, leaves) = (Offer::from_resource(&stays), Offer::from_resource(&leaves));
         for stage in [Stage::Known, Stage::Peered] {
             assert!(is_outstayed(stage, None, at("12:00:00")), "it has taken its pods back");
             assert!(!is_outstayed(stage, Some(&stays), at("12:00:00")), "nobody has told it yet");

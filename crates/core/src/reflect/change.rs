@@ -4,8 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Resource;
 use serde::Serialize;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tombolo_api::names::FORGED_ANNOTATION;
+
+use crate::digest;
 
 /// What to do about an object in the remote cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,8 +54,7 @@ where
 /// may add to an object, so that what is too much can't be told from the object itself.
 fn sealed<R: Resource + Serialize>(mut object: R) -> R {
     let text = serde_json::to_vec(&object).unwrap_or_default();
-    let hash: String =
-        Sha256::digest(&text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let hash = digest::short(text, 8);
     let meta: &mut ObjectMeta = object.meta_mut();
     meta.annotations.get_or_insert_default().insert(FORGED_ANNOTATION.into(), hash);
     object

@@ -19,6 +19,8 @@ use tombolo_api::{
     virtualkubelet::{ShadowPod, ShadowPodSpec},
 };
 
+use crate::json::without_nulls;
+
 /// A pod whose spec and status are as they came, so that nothing of a later Kubernetes is lost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RawPod {
@@ -148,7 +150,10 @@ pub(crate) fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a
 }
 
 fn spec(home: &Value, remote: &ClusterId) -> Value {
-    let mut spec = without_nulls(home).as_object().cloned().unwrap_or_default();
+    let mut spec = match without_nulls(home.clone()) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
     let selector = portable(spec.get("nodeSelector"));
     for field in AT_HOME_ONLY {
         spec.remove(field);
@@ -229,21 +234,6 @@ fn retain(fields: &mut Map<String, Value>, name: &str, keep: impl Fn(&Value) -> 
     items.retain(keep);
     if items.is_empty() {
         fields.remove(name);
-    }
-}
-
-/// What the API server keeps of a value: it forgets nulls.
-fn without_nulls(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => Value::Object(
-            fields
-                .iter()
-                .filter(|(_, value)| !value.is_null())
-                .map(|(name, value)| (name.clone(), without_nulls(value)))
-                .collect(),
-        ),
-        Value::Array(items) => items.iter().map(without_nulls).collect(),
-        other => other.clone(),
     }
 }
 

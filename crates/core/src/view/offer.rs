@@ -9,11 +9,11 @@ use k8s_openapi::apimachinery::pkg::{
 };
 use tombolo_api::{
     ClusterId,
-    names::{KUBELET_FINALIZER, REPLICATE_TO_LABEL},
+    names::KUBELET_FINALIZER,
     sharing::{OfferPhase, ResourceOffer},
 };
 
-use crate::offer_stage::OfferStage;
+use crate::{offer_stage::OfferStage, replicate::sent_to};
 
 /// The fields of a ResourceOffer that decisions depend on.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +36,8 @@ pub struct Offer<'a> {
     pub stage: OfferStage,
     /// The start of its deletion.
     pub deleted: Option<Timestamp>,
-    /// Whether it is this cluster's own, to be copied to another one.
-    pub is_original: bool,
+    /// Id of the cluster that it is copied to.
+    pub sent_to: Option<&'a str>,
     owners: &'a [OwnerReference],
 }
 
@@ -49,7 +49,6 @@ impl<'a> Offer<'a> {
         let answer = status.map(|status| status.phase).unwrap_or_default();
         let withdrawn = deleted.is_some() || spec.withdrawal_timestamp.is_some();
         let has_node = meta.finalizers.iter().flatten().any(|name| name == KUBELET_FINALIZER);
-        let labels = meta.labels.as_ref();
         Self {
             name: meta.name.as_deref().unwrap_or_default(),
             namespace: meta.namespace.as_deref().unwrap_or_default(),
@@ -60,7 +59,7 @@ impl<'a> Offer<'a> {
             answer,
             stage: OfferStage::decide(answer, withdrawn, has_node),
             deleted,
-            is_original: labels.is_some_and(|labels| labels.contains_key(REPLICATE_TO_LABEL)),
+            sent_to: sent_to(meta),
             owners: meta.owner_references.as_deref().unwrap_or_default(),
         }
     }

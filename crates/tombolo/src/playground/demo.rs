@@ -11,6 +11,7 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use tombolo_api::discovery::ForeignCluster;
 use tombolo_api::offloading::PodOffloadingStrategy;
+use tombolo_core::tenant::id_of;
 use tombolo_testbed::{Cluster, Testbed};
 
 use crate::bars::Bars;
@@ -146,13 +147,10 @@ async fn discovered(home: &Side, other: &Side, bars: &Bars) -> Result<()> {
     let mut watches = Watches::default();
     let api: Api<ForeignCluster> = Api::all(home.connection.client.clone());
     let store = watches.keep(api, watcher::Config::default());
-    let is_other = |cluster: &ForeignCluster| {
-        let identity = cluster.spec.cluster_identity.as_ref();
-        identity.is_some_and(|identity| identity.cluster_id == other.installed.cluster_id)
-    };
+    let id = &other.installed.cluster_id;
     let found = watches.until(PATIENCE, || {
         let state = store.state();
-        state.iter().find(|cluster| is_other(cluster)).map(|cluster| cluster.name_any())
+        state.iter().find(|cluster| id_of(cluster) == Some(id)).map(|cluster| cluster.name_any())
     });
     found.await?.map(drop).with_context(|| {
         format!(

@@ -12,6 +12,7 @@ use tombolo_api::names;
 use tombolo_api::net::TunnelEndpoint;
 use tombolo_api::offloading::NamespaceOffloading;
 use tombolo_api::sharing::ResourceOffer;
+use tombolo_core::tenant::id_of;
 
 use crate::install::{self, Component};
 use crate::peering::{comes_from, goes_to, node_is_ready};
@@ -131,7 +132,7 @@ fn peer(cluster: &ForeignCluster, objects: &Objects) -> Peer {
         Some(found) => State { status: found.status.clone(), message: found.message.clone() },
         None => State { status: "Unknown".into(), message: String::new() },
     };
-    let id = cluster.spec.cluster_identity.as_ref().map(|identity| identity.cluster_id.clone());
+    let id = id_of(cluster).cloned();
     let offer = |of: &dyn Fn(&ResourceOffer) -> bool| objects.offers.iter().find(|o| of(o));
     let (borrowed, lent) = match &id {
         Some(id) => (offer(&|o| comes_from(o, id)), offer(&|o| goes_to(o, id))),

@@ -1,0 +1,80 @@
+//! Tenants: the peer that a tenant namespace belongs to, and the namespace of a peer. The namespace
+//! of an object tells its peer: what the object itself says is only the word of that peer.
+
+use k8s_openapi::api::core::v1::Namespace;
+use tombolo_api::{
+    ClusterId,
+    discovery::ForeignCluster,
+    names::{CLUSTER_ID_LABEL, TENANT_LABEL},
+};
+
+/// The cluster that a ForeignCluster stands for, once it is known.
+pub fn id_of(cluster: &ForeignCluster) -> Option<&ClusterId> {
+    cluster.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id)
+}
+
+/// Name of the tenant namespace, in this cluster, of the cluster that a ForeignCluster stands for.
+pub fn namespace_of(cluster: &ForeignCluster) -> Option<&str> {
+    cluster.status.as_ref()?.tenant_namespace.as_ref()?.local.as_deref()
+}
+
+/// The peer that a namespace belongs to, if it is a tenant namespace.
+pub fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
+    let labels = namespace.metadata.labels.as_ref()?;
+    let is_tenant = labels.get(TENANT_LABEL).is_some_and(|value| value == TENANT);
+    labels.get(CLUSTER_ID_LABEL).filter(|_| is_tenant)?.parse().ok()
+}
+
+/// The labels by which the namespace of a peer is found.
+pub fn labels(peer: &ClusterId) -> [(String, String); 2] {
+    [
+        (CLUSTER_ID_LABEL.to_owned(), peer.to_string()),
+        (TENANT_LABEL.to_owned(), TENANT.to_owned()),
+    ]
+}
+
+/// The same as a label selector.
+pub fn selector(peer: &ClusterId) -> String {
+    labels(peer).map(|(name, value)| format!("{name}={value}")).join(",")
+}
+
+const TENANT: &str = "true";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_a_tenant_namespace_has_a_peer() {
+        let namespace = |labels: serde_json::Value| -> Namespace {
+            serde_json::from_value(json!({ "metadata": { "labels": labels } })).unwrap()
+        };
+        let milan: ClusterId = "milan-id".parse().unwrap();
+        let labelled = namespace(labels(&milan).into_iter().collect());
+        assert_eq!(peer_of(&labelled), Some(milan.clone()));
+        assert_eq!(peer_of(&namespace(json!({ CLUSTER_ID_LABEL: "milan-id" }))), None);
+        assert_eq!(peer_of(&namespace(json!({ TENANT_LABEL: "true" }))), None);
+        assert_eq!(peer_of(&Namespace::default()), None);
+        assert_eq!(selector(&milan), "discovery.liqo.io/cluster-id=milan-id,liqo.io/tenant=true");
+    }
+
+    #[test]
+    fn an_entry_tells_its_namespace_once_there_is_one() {
+        let entry = |identity: serde_json::Value, tenant: serde_json::Value| -> ForeignCluster {
+            serde_json::from_value(json!({
+                "metadata": { "name": "milan" },
+                "spec": { "authUrl": "https://milan", "clusterIdentity": identity },
+                "status": { "tenantNamespace": tenant },
+            }))
+            .unwrap()
+        };
+        let unknown = entry(json!(null), json!(null));
+        assert_eq!((id_of(&unknown), namespace_of(&unknown)), (None, None));
+        let identity = json!({ "clusterID": "milan-id", "clusterName": "milan" });
+        let known = entry(identity, json!({ "local": "liqo-tenant-milan" }));
+        assert_eq!(id_of(&known).map(ClusterId::as_str), Some("milan-id"));
+        assert_eq!(namespace_of(&known), Some("liqo-tenant-milan"));
+    }
+}

@@ -19,7 +19,7 @@ use tombolo_api::{
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    condition::{is_true, now_is},
+    condition::now_is,
     peering::{self, Outgoing, Step},
     tenant::namespace_of,
     view::{Offer, Request},
@@ -80,7 +80,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     let before = cluster.status.clone().unwrap_or_default();
     let outgoing = Outgoing {
         join: cluster.spec.join && cluster.meta().deletion_timestamp.is_none(),
-        authenticated: is_true(&before.conditions, condition::AUTHENTICATED),
+        authenticated: peering::is_authenticated(cluster),
         request,
         offer,
         namespaces: map.is_some(),

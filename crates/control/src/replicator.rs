@@ -14,14 +14,14 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tombolo_api::{
     ClusterId,
-    discovery::{ForeignCluster, ResourceRequest, condition},
+    discovery::{ForeignCluster, ResourceRequest},
     names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL, REPLICATOR_FINALIZER},
     net::NetworkConfig,
     sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    condition::is_true,
+    peering::is_authenticated,
     replicate::{self, Original, Step},
     tenant::namespace_of,
 };
@@ -70,12 +70,8 @@ impl Drop for Running {
 impl Peers {
     /// Goes through all clusters; one whose identity can't be read does not keep the others waiting.
     async fn follow(&self) -> Result<(), NoIdentity> {
-        let authenticated = |cluster: &Arc<ForeignCluster>| {
-            let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());
-            is_true(conditions.unwrap_or_default(), condition::AUTHENTICATED)
-        };
         let mut clusters = self.clusters.state();
-        clusters.retain(authenticated);
+        clusters.retain(|cluster| is_authenticated(cluster));
         let mut running = self.running.lock().await;
         running.retain(|name, _| clusters.iter().any(|cluster| cluster.name_any() == *name));
         let mut outcome = Ok(());

@@ -5,7 +5,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tombolo_api::discovery::{ForeignCluster, condition};
 
-use crate::condition::{find, is_true, now_is};
+use crate::{
+    condition::{find, now_is},
+    peering::is_authenticated,
+};
 
 /// One lost answer is no failure.
 const FAILURES: u32 = 2;
@@ -30,7 +33,7 @@ pub fn care(cluster: &ForeignCluster) -> Care {
     if cluster.metadata.deletion_timestamp.is_some() {
         return Care::Nothing;
     }
-    if is_true(conditions, condition::AUTHENTICATED) {
+    if is_authenticated(cluster) {
         return Care::Ask;
     }
     match find(conditions, condition::API_SERVER) {

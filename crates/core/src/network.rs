@@ -10,11 +10,10 @@ use tombolo_api::{
     Cidr, ClusterId, ClusterIdentity, Reference,
     discovery::{
         ForeignCluster, ForeignClusterStatus, Network, Related, RequestState,
-        condition::AUTHENTICATED,
     },
     names::REPLICATE_TO_LABEL,
     net::{
-        BackendType, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, Subnets,
+        BackendType, ConnectionStatus, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, Subnets,
         TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus,
     },
 };
@@ -22,7 +21,7 @@ use tombolo_api::{
 use self::condition::tunnel_condition;
 pub use self::gateway::Gateway;
 use crate::{
-    condition::is_true,
+    peering::is_authenticated,
     replicate::{comes_from, goes_to},
     translate::{Mismatch, NamedNetwork, nat},
     view::Request,
@@ -75,7 +74,7 @@ impl<'a> Seen<'a> {
             Some(there) if is_going(there) => Act::Nothing,
             Some(there) if !self.wants_peering(peer) => Act::Delete(&there.metadata),
             there => {
-                let may_send = self.is_accepted(peer) && self.is_authenticated();
+                let may_send = self.is_accepted(peer) && self.foreign_cluster.is_some_and(is_authenticated);
                 if there.is_none() && !may_send {
                     return Act::Nothing;
                 }
@@ -252,11 +251,6 @@ impl<'a> Seen<'a> {
         self.requests.iter().copied().filter(|request| !request.is_deleted)
     }
 
-    fn is_authenticated(&self) -> bool {
-        let status = self.foreign_cluster.and_then(|cluster| cluster.status.as_ref());
-        status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
-    }
-
     fn identity(&self) -> Option<&'a ClusterIdentity> {
         self.foreign_cluster?.spec.cluster_identity.as_ref()
     }
@@ -272,6 +266,12 @@ pub fn answer_to(config: &NetworkConfig, names: &Subnets) -> Option<NetworkConfi
         external_cidr: Some(config.spec.external_cidr),
     };
     (config.status.as_ref() != Some(&status)).then_some(status)
+}
+
+/// Whether the tunnel carries packets.
+pub fn is_connected(endpoint: &TunnelEndpoint) -> bool {
+    let connection = endpoint.status.as_ref().and_then(|status| status.connection.as_ref());
+    connection.is_some_and(|it| it.status == Some(ConnectionStatus::Connected))
 }
 
 fn network_config(

@@ -16,7 +16,7 @@ use k8s_openapi::{
 use tombolo_api::{
     ClusterId, ClusterIdentity,
     discovery::{ForeignCluster, condition},
-    names::{CLUSTER_ID_LABEL, TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT},
+    names::{CLUSTER_ID_LABEL, TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT, virtual_node},
     virtualkubelet::{MappingPhase, NamespaceMap},
 };
 
@@ -52,6 +52,7 @@ pub struct Facts<'a> {
     pub manager: &'a str,
 }
 
+const READY: &str = "Ready";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const OS: &str = "kubernetes.io/os";
 const ARCH: &str = "kubernetes.io/arch";
@@ -137,6 +138,23 @@ pub fn namespaces(map: Option<&NamespaceMap>) -> Namespaces {
         namespaces.wanted = map.spec.desired_mapping.keys().cloned().collect();
     }
     namespaces
+}
+
+/// Name of the virtual node of a cluster: the one that its offer names, or the one that it gets.
+pub fn name(peer: &ClusterIdentity, offer: Option<&Offer<'_>>) -> String {
+    let named = offer.and_then(|offer| offer.virtual_node).map(str::to_owned);
+    named.unwrap_or_else(|| virtual_node(&peer.cluster_name, &peer.cluster_id, |_| false))
+}
+
+/// Whether a node, virtual or not, is ready.
+pub fn is_ready(node: &Node) -> bool {
+    ready_condition(node).is_some_and(|condition| condition.status == "True")
+}
+
+/// The condition that tells whether a node is ready, and why not.
+pub fn ready_condition(node: &Node) -> Option<&NodeCondition> {
+    let mut conditions = node.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == READY)
 }
 
 /// Whether a node of this name stands for something else than this cluster.
@@ -268,7 +286,7 @@ fn conditions(
     };
     let fine = |kind| (kind, "False", "RemoteClusterLooksAfterIt", "");
     let all = [
-        ("Ready", ready.0, ready.1, ready.2),
+        (READY, ready.0, ready.1, ready.2),
         fine("MemoryPressure"),
         fine("DiskPressure"),
         fine("PIDPressure"),

@@ -13,6 +13,7 @@ use tombolo_api::{
 };
 
 use crate::{
+    node::is_ready,
     quantity::{MEBI, amount},
     view::{Offer, Request},
 };
@@ -80,7 +81,7 @@ pub fn free<'a>(
     pods: impl IntoIterator<Item = &'a Pod>,
 ) -> Amounts {
     let mut free = Amounts::new();
-    for node in nodes.into_iter().filter(|node| is_ready(node)) {
+    for node in nodes.into_iter().filter(|node| can_run_pods(node)) {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         for (name, quantity) in allocatable.into_iter().flatten() {
             *free.entry(name.clone()).or_default() += amount(quantity).unwrap_or_default();
@@ -127,16 +128,12 @@ fn is_news(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quantity>
         })
 }
 
-fn is_ready(node: &Node) -> bool {
+fn can_run_pods(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let is_virtual = labels
         .is_some_and(|labels| labels.get(TYPE_LABEL).is_some_and(|value| value == VIRTUAL_NODE));
     let is_closed = node.spec.as_ref().is_some_and(|spec| spec.unschedulable.unwrap_or(false));
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions
-        .filter(|condition| condition.type_ == "Ready")
-        .any(|condition| condition.status == "True");
-    ready && !is_virtual && !is_closed
+    is_ready(node) && !is_virtual && !is_closed
 }
 
 fn counts(pod: &Pod) -> bool {

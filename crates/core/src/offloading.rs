@@ -6,14 +6,13 @@ mod twin;
 
 use std::collections::BTreeMap;
 
-use tombolo_api::names::{TYPE_LABEL, VIRTUAL_NODE};
-use tombolo_api::names::{default_remote_namespace, virtual_node};
+use tombolo_api::names::{TYPE_LABEL, VIRTUAL_NODE, default_remote_namespace};
 use tombolo_api::offloading::{
     NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingSpec,
 };
 use tombolo_api::{ClusterIdentity, ClusterName};
 
-use crate::{digest, offer_stage::OfferStage, view::Offer};
+use crate::{digest, node, offer_stage::OfferStage, view::Offer};
 
 pub use selector::selects;
 pub use status::{PeerMap, is_gone_everywhere, status};
@@ -55,9 +54,7 @@ pub fn target(
     offer: &Offer<'_>,
     node: Option<&BTreeMap<String, String>>,
 ) -> Target {
-    let name = offer.virtual_node.map(str::to_owned);
-    let name =
-        name.unwrap_or_else(|| virtual_node(&peer.cluster_name, &peer.cluster_id, |_| false));
+    let name = node::name(peer, Some(offer));
     let announced = || {
         let mut labels = offer.labels.clone();
         labels.insert(TYPE_LABEL.into(), VIRTUAL_NODE.into());

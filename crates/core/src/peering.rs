@@ -1,16 +1,20 @@
 //! What a peering needs next, in the cluster that asks for it: request, offer, and the way back.
 
+mod milestone;
+
 use tombolo_api::{
     ClusterName,
-    discovery::{ForeignCluster, RequestState},
+    discovery::{ForeignCluster, RequestState, condition::AUTHENTICATED},
     sharing::OfferPhase,
 };
 
 use crate::{
+    condition::is_true,
     discovery::request_of,
     offer_stage::{End, OfferStage},
     view::{Offer, Request},
 };
+pub use milestone::Milestone;
 
 /// What there is of the peering by which pods of this cluster run in another.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,6 +77,12 @@ pub fn next(there: &Outgoing<'_>) -> Step {
         _ if there.request.is_some() => Step::Withdraw,
         _ => Step::Nothing,
     }
+}
+
+/// Whether the other cluster has given this one an identity, as far as is known.
+pub fn is_authenticated(entry: &ForeignCluster) -> bool {
+    let status = entry.status.as_ref();
+    status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
 }
 
 /// How far it is.

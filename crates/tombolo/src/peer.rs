@@ -14,6 +14,7 @@ use tombolo_api::auth::Confidential;
 use tombolo_api::discovery::{AuthStatus, DiscoveryType, ForeignCluster, ForeignClusterSpec};
 use tombolo_api::{ClusterId, Fingerprint, names};
 use tombolo_core::discovery::PinnedBy;
+use tombolo_core::peering::Milestone;
 
 use crate::bars::Bars;
 use crate::connection::{Connection, Target};
@@ -152,7 +153,7 @@ async fn establish(
             let view = peering.view();
             let outcome = view.outcome(given);
             if let Outcome::Waiting { done, waiting_for } = &outcome {
-                let of = View::STEPS.len();
+                let of = Milestone::ALL.len();
                 bars.say(&scope, format!("{waiting_for} ({done} of {of} steps done)"));
             }
             let settled = !matches!(outcome, Outcome::Waiting { .. });

@@ -8,12 +8,17 @@ use kube::{Api, Client, ResourceExt};
 use tombolo_api::discovery::{
     AuthStatus, ForeignCluster, RequestState, ResourceRequest, condition as conditions,
 };
-use tombolo_api::net::{ConnectionStatus, TunnelEndpoint};
-use tombolo_api::sharing::{OfferPhase, ResourceOffer};
+use tombolo_api::names;
+use tombolo_api::net::TunnelEndpoint;
+use tombolo_api::sharing::ResourceOffer;
 use tombolo_api::virtualkubelet::NamespaceMap;
-use tombolo_api::{ClusterId, names};
+use tombolo_core::node;
+use tombolo_core::offer_stage::{End, OfferStage};
+use tombolo_core::peering::{self, Milestone, Outgoing};
+use tombolo_core::replicate::{comes_from, goes_to};
+use tombolo_core::view::{Offer, Request};
 
-use crate::watching::{Watches, condition, is_true};
+use crate::watching::{Watches, condition};
 
 /// The objects of one peering, kept up to date.
 pub struct Peering {
@@ -78,31 +83,18 @@ impl Peering {
             return View::default();
         };
         let mut view = View { cluster: Some(Arc::clone(&cluster)), ..View::default() };
-        let Some(id) = cluster.spec.cluster_identity.as_ref().map(|c| c.cluster_id.clone()) else {
+        let Some(identity) = &cluster.spec.cluster_identity else {
             return view;
         };
-        view.request = self.requests.state().into_iter().find(|o| goes_to(o.as_ref(), &id));
-        view.offer = self.offers.state().into_iter().find(|o| comes_from(o.as_ref(), &id));
-        view.map = self.maps.state().into_iter().find(|o| goes_to(o.as_ref(), &id));
-        view.tunnel = self.tunnels.state().into_iter().find(|t| t.spec.cluster_id == id);
-        let node = view.offer.as_ref().and_then(|o| o.status.as_ref()?.virtual_node.clone());
-        let node = node.unwrap_or_else(|| {
-            let name = &cluster.spec.cluster_identity.as_ref().expect("it has an id").cluster_name;
-            names::virtual_node(name, &id, |_| false)
-        });
+        let id = &identity.cluster_id;
+        view.request = self.requests.state().into_iter().find(|o| goes_to(o.as_ref(), id));
+        view.offer = self.offers.state().into_iter().find(|o| comes_from(o.as_ref(), id));
+        view.map = self.maps.state().into_iter().find(|o| goes_to(o.as_ref(), id));
+        view.tunnel = self.tunnels.state().into_iter().find(|t| t.spec.cluster_id == *id);
+        let node = node::name(identity, view.offer().as_ref());
         view.node = self.nodes.state().into_iter().find(|n| n.name_any() == node);
         view
     }
-}
-
-/// Whether an object is one of ours, copied to this cluster.
-pub fn goes_to(object: &impl ResourceExt, id: &ClusterId) -> bool {
-    object.labels().get(names::REPLICATE_TO_LABEL).is_some_and(|to| to == id.as_str())
-}
-
-/// Whether an object is a copy from this cluster.
-pub fn comes_from(object: &impl ResourceExt, id: &ClusterId) -> bool {
-    object.labels().get(names::REPLICATED_FROM_LABEL).is_some_and(|from| from == id.as_str())
 }
 
 impl Token {
@@ -113,16 +105,6 @@ impl Token {
 }
 
 impl View {
-    /// What is waited for, one after the other.
-    pub const STEPS: [&'static str; 6] = [
-        "waiting for an identity there",
-        "waiting until the request is accepted",
-        "waiting for an offer",
-        "waiting until the networks are agreed upon",
-        "waiting for the tunnel",
-        "waiting for the virtual node",
-    ];
-
     pub fn of(cluster: &ForeignCluster) -> Self {
         Self { cluster: Some(Arc::new(cluster.clone())), ..Self::default() }
     }
@@ -131,9 +113,11 @@ impl View {
         if let Some(why) = self.refused(token) {
             return Outcome::Refused { why };
         }
-        let steps = self.steps();
-        match steps.iter().position(|done| !done) {
-            Some(done) => Outcome::Waiting { done, waiting_for: Self::STEPS[done] },
+        match self.missing() {
+            Some(milestone) => Outcome::Waiting {
+                done: Milestone::ALL.iter().filter(|it| **it < milestone).count(),
+                waiting_for: waiting_for(milestone),
+            },
             None => Outcome::Established {
                 node: self.node.as_ref().map(|node| node.name_any()).unwrap_or_default(),
             },
@@ -141,19 +125,10 @@ impl View {
     }
 
     pub fn is_authenticated(&self) -> bool {
-        let status = self.cluster.as_ref().and_then(|cluster| cluster.status.as_ref());
-        status.is_some_and(|status| {
-            status.auth_status == Some(AuthStatus::Accepted)
-                || is_true(&status.conditions, conditions::AUTHENTICATED)
+        self.cluster.as_ref().is_some_and(|cluster| {
+            let status = cluster.status.as_ref().and_then(|status| status.auth_status);
+            status == Some(AuthStatus::Accepted) || peering::is_authenticated(cluster)
         })
-    }
-
-    pub fn is_connected(&self) -> bool {
-        self.connection() == Some(ConnectionStatus::Connected)
-    }
-
-    pub fn node_is_ready(&self) -> bool {
-        self.node.as_deref().is_some_and(node_is_ready)
     }
 
     /// Whether pods from there run, or can run, in this cluster.
@@ -187,7 +162,6 @@ impl View {
             return "The ForeignCluster is gone.".to_owned();
         };
         let (name, url) = (cluster.name_any(), &cluster.spec.auth_url);
-        let step = self.steps().iter().position(|done| !done).unwrap_or(Self::STEPS.len());
         let says = |kind: &str| {
             let all = cluster.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
             match condition(all, kind) {
@@ -201,29 +175,29 @@ impl View {
                 None => format!(" There is no condition {kind} yet: does `liqo-control` run?"),
             }
         };
-        match step {
-            0 => self.refused(token.tried()).unwrap_or_else(|| {
+        match self.missing() {
+            Some(Milestone::Identity) => self.refused(token.tried()).unwrap_or_else(|| {
                 format!(
                     "Its auth service at {url} has given no identity yet.{} Check that {url} can \
                      be reached from this cluster's nodes.",
                     says(conditions::AUTHENTICATED)
                 )
             }),
-            1 => format!(
+            Some(Milestone::Acceptance) => format!(
                 "The ResourceRequest waits to be accepted in {name}: there, somebody has to set its \
                  status.state to Accepted, or sharing.autoAccept in the ClusterConfig.{}",
                 says(conditions::OUTGOING_PEERING)
             ),
-            2 => format!(
+            Some(Milestone::Offer) => format!(
                 "The request is accepted, but no ResourceOffer has come from {name} yet.{}",
                 says(conditions::OUTGOING_PEERING)
             ),
-            3 => format!(
+            Some(Milestone::Networks) => format!(
                 "The two clusters have not agreed on networks yet: `kubectl get networkconfigs -A` \
                  on both sides shows which one is not processed.{}",
                 says(conditions::TUNNEL_ENDPOINT)
             ),
-            4 => {
+            Some(Milestone::Tunnel) => {
                 let tunnel = self.tunnel.as_ref();
                 let message = tunnel
                     .and_then(|t| t.status.as_ref()?.connection.as_ref()?.status_message.clone());
@@ -237,44 +211,39 @@ impl View {
                     message.map(|message| format!(": {message}")).unwrap_or_default()
                 )
             }
-            5 => {
-                let offer = self.offer.as_ref().and_then(|offer| offer.status.as_ref());
-                match (&self.node, offer.map(|status| status.phase)) {
-                    (Some(node), _) => format!(
-                        "Node {} is not Ready{}.",
-                        node.name_any(),
-                        ready_message(node).map(|m| format!(": {m}")).unwrap_or_default()
-                    ),
-                    (None, Some(OfferPhase::Refused)) => {
-                        "The offer was refused in this cluster.".to_owned()
-                    }
-                    (None, _) => {
-                        "There is no virtual node yet: does `liqo-kubelet` run? (`kubectl -n liqo \
-                         get pods`)"
-                            .to_owned()
-                    }
+            Some(Milestone::Node) => match (&self.node, self.offer().map(|offer| offer.stage)) {
+                (Some(node), _) => format!(
+                    "Node {} is not Ready{}.",
+                    node.name_any(),
+                    ready_message(node).map(|m| format!(": {m}")).unwrap_or_default()
+                ),
+                (None, Some(OfferStage::Draining(end) | OfferStage::Over(end))) => match end {
+                    End::Returned => "The offer was refused in this cluster.".to_owned(),
+                    End::Withdrawn => format!("{name} has withdrawn its offer."),
+                },
+                (None, _) => {
+                    "There is no virtual node yet: does `liqo-kubelet` run? (`kubectl -n liqo get \
+                     pods`)"
+                        .to_owned()
                 }
-            }
-            _ => "All is there.".to_owned(),
+            },
+            None => "All is there.".to_owned(),
         }
     }
 
-    fn steps(&self) -> [bool; 6] {
-        let accepted = self.request.as_ref().and_then(|r| r.status.as_ref());
-        let accepted = accepted.is_some_and(|status| status.state == RequestState::Accepted);
-        // A later step can be done before an earlier one is.
-        [
-            self.is_authenticated(),
-            accepted || self.offer.is_some(),
-            self.offer.is_some(),
-            self.tunnel.is_some(),
-            self.is_connected(),
-            self.node_is_ready(),
-        ]
+    fn missing(&self) -> Option<Milestone> {
+        let there = Outgoing {
+            join: self.cluster.as_ref().is_some_and(|cluster| cluster.spec.join),
+            authenticated: self.is_authenticated(),
+            request: self.request.as_deref().map(Request::from_resource),
+            offer: self.offer(),
+            namespaces: self.map.is_some(),
+        };
+        Milestone::missing(&there, self.tunnel.as_deref(), self.node.as_deref())
     }
 
-    fn connection(&self) -> Option<ConnectionStatus> {
-        self.tunnel.as_ref()?.status.as_ref()?.connection.as_ref()?.status
+    fn offer(&self) -> Option<Offer<'_>> {
+        self.offer.as_deref().map(Offer::from_resource)
     }
 
     fn refused(&self, token: Token) -> Option<String> {
@@ -315,14 +284,19 @@ impl View {
     }
 }
 
-pub fn node_is_ready(node: &Node) -> bool {
-    let all = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    all.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+fn waiting_for(milestone: Milestone) -> &'static str {
+    match milestone {
+        Milestone::Identity => "waiting for an identity there",
+        Milestone::Acceptance => "waiting until the request is accepted",
+        Milestone::Offer => "waiting for an offer",
+        Milestone::Networks => "waiting until the networks are agreed upon",
+        Milestone::Tunnel => "waiting for the tunnel",
+        Milestone::Node => "waiting for the virtual node",
+    }
 }
 
-fn ready_message(node: &Node) -> Option<String> {
-    let all = node.status.as_ref()?.conditions.as_ref()?;
-    all.iter().find(|c| c.type_ == "Ready")?.message.clone()
+fn ready_message(node: &Node) -> Option<&str> {
+    node::ready_condition(node)?.message.as_deref()
 }
 
 #[cfg(test)]

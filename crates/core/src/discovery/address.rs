@@ -2,6 +2,8 @@
 
 use k8s_openapi::api::core::v1::Node;
 
+use crate::node::is_ready;
+
 /// The address of the node to name to others: of those that have one, the first by name that is
 /// ready and takes pods, or else the next best.
 pub fn address(nodes: &[Node]) -> Option<&str> {
@@ -11,14 +13,6 @@ pub fn address(nodes: &[Node]) -> Option<&str> {
     };
     let addressed = nodes.iter().filter_map(|node| Some((node, internal_address(node)?)));
     addressed.min_by_key(|(node, _)| rank(node)).map(|(_, address)| address)
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn internal_address(node: &Node) -> Option<&str> {

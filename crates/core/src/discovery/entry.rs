@@ -6,13 +6,13 @@ use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{
     ClusterId, ClusterIdentity, Fingerprint,
     discovery::{
-        DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState, condition::AUTHENTICATED,
+        DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState,
     },
     names::{DISCOVERY_TYPE_LABEL, FOUND_ANNOTATION, LAST_UPDATE_ANNOTATION, REQUEST_ANNOTATION},
 };
 
 use super::pin::{PinnedBy, pin};
-use crate::{condition::is_true, digest, tenant::id_of, view::Request};
+use crate::{digest, tenant::id_of, view::Request};
 
 /// How an entry was discovered. One that does not say so was made by somebody.
 pub fn kind(entry: &ForeignCluster) -> DiscoveryType {
@@ -43,12 +43,6 @@ pub(super) fn gives_way(entry: &ForeignCluster, to: DiscoveryType) -> bool {
         DiscoveryType::Manual => 3,
     };
     kind(entry) != DiscoveryType::Manual && strength(kind(entry)) <= strength(to)
-}
-
-/// Whether that cluster has given an identity, as far as is known.
-pub(super) fn is_authenticated(entry: &ForeignCluster) -> bool {
-    let status = entry.status.as_ref();
-    status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
 }
 
 pub(super) fn last_update(entry: &ForeignCluster) -> Option<Timestamp> {

@@ -8,7 +8,8 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use tombolo_api::discovery::{DiscoveryType, ForeignCluster};
 
-use super::entry::{is_authenticated, kind, last_update};
+use super::entry::{kind, last_update};
+use crate::peering::is_authenticated;
 
 /// When an entry found by LAN or WAN discovery goes, as far as it says itself, unless it is seen again;
 /// never while there is a peering, or while one can come about. That somebody has set `spec.join` by

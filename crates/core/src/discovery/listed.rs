@@ -17,12 +17,12 @@ use tombolo_api::{
 use super::{
     Sighting,
     entry::{
-        first_sighted, follows, gives_way, is_authenticated, kind, object_name, pin_anew,
-        says_already, sighted_again,
+        first_sighted, follows, gives_way, kind, object_name, pin_anew, says_already,
+        sighted_again,
     },
     pin::{PinnedBy, pin},
 };
-use crate::{digest, tenant::id_of};
+use crate::{digest, peering::is_authenticated, tenant::id_of};
 
 /// A cluster that a domain lists.
 #[derive(Clone, Debug, PartialEq, Eq)]

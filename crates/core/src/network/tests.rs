@@ -3,10 +3,10 @@ use tombolo_api::{
     NatCidr,
     discovery::{
         ForeignClusterSpec, ResourceRequest, ResourceRequestSpec, ResourceRequestStatus,
-        condition::TUNNEL_ENDPOINT,
+        condition::{AUTHENTICATED, TUNNEL_ENDPOINT},
     },
     names::REPLICATED_FROM_LABEL,
-    net::{Connection, ConnectionStatus},
+    net::Connection,
 };
 
 use super::*;

@@ -12,10 +12,11 @@ use tombolo_api::names;
 use tombolo_api::net::TunnelEndpoint;
 use tombolo_api::offloading::NamespaceOffloading;
 use tombolo_api::sharing::ResourceOffer;
+use tombolo_core::node::is_ready;
+use tombolo_core::replicate::{comes_from, goes_to};
 use tombolo_core::tenant::id_of;
 
 use crate::install::{self, Component};
-use crate::peering::{comes_from, goes_to, node_is_ready};
 use crate::peers;
 use crate::watching::{condition, is_true};
 
@@ -173,7 +174,7 @@ fn borrowed_as(offer: &ResourceOffer, objects: &Objects) -> Borrowed {
     let on_it =
         |pod: &&Pod| node.is_some() && pod.spec.as_ref().is_some_and(|s| s.node_name == node);
     Borrowed {
-        ready: object.is_some_and(node_is_ready),
+        ready: object.is_some_and(is_ready),
         resources: resources(offer),
         pods: objects.pods.iter().filter(on_it).count(),
         node,

@@ -95,7 +95,8 @@ impl Seen {
         let clusters = self.clusters.state();
         let peer = |offer: Arc<ResourceOffer>| {
             let namespace = offer.namespace()?;
-            let is_its = |cluster: &&Arc<ForeignCluster>| namespace_of(cluster) == Some(&*namespace);
+            let is_its =
+                |cluster: &&Arc<ForeignCluster>| namespace_of(cluster) == Some(&*namespace);
             let cluster = clusters.iter().find(is_its)?;
             let identity = cluster.spec.cluster_identity.clone()?;
             Some((namespace.clone(), Peer { identity, namespace, offer }))

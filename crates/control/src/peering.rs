@@ -200,9 +200,11 @@ impl<'a> Tenant<'a> {
 
     async fn withdraw(&self, request: Option<Request<'_>>) -> Result<(), Error> {
         let Some(request) = request else { return Ok(()) };
-        writer::delete_if_same(&self.requests, request.name, request.uid)
-            .await
-            .map_err(failed("delete the ResourceRequest", self.namespace, request.name))
+        writer::delete_if_same(&self.requests, request.name, request.uid).await.map_err(failed(
+            "delete the ResourceRequest",
+            self.namespace,
+            request.name,
+        ))
     }
 }
 

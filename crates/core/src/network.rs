@@ -8,13 +8,11 @@ use jiff::Timestamp;
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use tombolo_api::{
     Cidr, ClusterId, ClusterIdentity, Reference,
-    discovery::{
-        ForeignCluster, ForeignClusterStatus, Network, Related, RequestState,
-    },
+    discovery::{ForeignCluster, ForeignClusterStatus, Network, Related, RequestState},
     names::REPLICATE_TO_LABEL,
     net::{
-        BackendType, ConnectionStatus, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, Subnets,
-        TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus,
+        BackendType, ConnectionStatus, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus,
+        Subnets, TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus,
     },
 };
 
@@ -74,7 +72,8 @@ impl<'a> Seen<'a> {
             Some(there) if is_going(there) => Act::Nothing,
             Some(there) if !self.wants_peering(peer) => Act::Delete(&there.metadata),
             there => {
-                let may_send = self.is_accepted(peer) && self.foreign_cluster.is_some_and(is_authenticated);
+                let may_send =
+                    self.is_accepted(peer) && self.foreign_cluster.is_some_and(is_authenticated);
                 if there.is_none() && !may_send {
                     return Act::Nothing;
                 }

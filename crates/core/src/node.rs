@@ -68,10 +68,7 @@ const KUBELET: &str = concat!("v1.34.0-tombolo-", env!("CARGO_PKG_VERSION"));
 /// The cluster behind an offer: the one whose tenant namespace it is in, for what the offer says is
 /// only what that cluster has written. Once that is not known any more, there is only a node to
 /// remove, and nothing to be sent anywhere: then the offer's word is enough.
-pub fn offered_by(
-    offer: &Offer<'_>,
-    tenant: Option<&ForeignCluster>,
-) -> Option<ClusterIdentity> {
+pub fn offered_by(offer: &Offer<'_>, tenant: Option<&ForeignCluster>) -> Option<ClusterIdentity> {
     let claimed = offer.cluster_id;
     match tenant {
         Some(cluster) => {
@@ -334,7 +331,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
-    use tombolo_api::{discovery::TenantNamespace, names::KUBELET_FINALIZER, sharing::ResourceOffer};
+    use tombolo_api::{
+        discovery::TenantNamespace, names::KUBELET_FINALIZER, sharing::ResourceOffer,
+    };
 
     use super::*;
     use crate::{offer_stage::OfferStage, tenant::namespace_of};

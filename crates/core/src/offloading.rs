@@ -219,9 +219,8 @@ mod tests {
     #[test]
     fn a_map_goes_when_the_pods_are_gone() {
         let kubelet = ["liqo.io/kubelet"];
-        let map_fate = |offer: Option<&ResourceOffer>| {
-            map_fate(offer.map(Offer::from_resource).as_ref())
-        };
+        let map_fate =
+            |offer: Option<&ResourceOffer>| map_fate(offer.map(Offer::from_resource).as_ref());
         assert_eq!(map_fate(None), MapFate::Remove);
         assert_eq!(map_fate(Some(&offer("Pending", &[], false))), MapFate::Remove);
         assert_eq!(map_fate(Some(&offer("Accepted", &[], false))), MapFate::Keep);

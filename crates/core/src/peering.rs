@@ -208,7 +208,9 @@ pub fn is_asked_anew(request: &Request<'_>, us: &ClusterName, entry: &ForeignClu
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::{discovery::ResourceRequest, names::KUBELET_FINALIZER, sharing::ResourceOffer};
+    use tombolo_api::{
+        discovery::ResourceRequest, names::KUBELET_FINALIZER, sharing::ResourceOffer,
+    };
 
     use super::*;
 

@@ -6,6 +6,7 @@ pub mod gateway;
 pub mod network;
 pub mod nft;
 pub mod overlay;
+pub mod peers;
 pub mod probe;
 
 pub use network::{Address, Fdb, Link, LinkKind, Mac, Namespace, Neighbour, Owned, Route, Rule};

@@ -27,10 +27,7 @@ pub fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
 
 /// The labels by which the namespace of a peer is found.
 pub fn labels(peer: &ClusterId) -> [(String, String); 2] {
-    [
-        (CLUSTER_ID_LABEL.to_owned(), peer.to_string()),
-        (TENANT_LABEL.to_owned(), TENANT.to_owned()),
-    ]
+    [(CLUSTER_ID_LABEL.to_owned(), peer.to_string()), (TENANT_LABEL.to_owned(), TENANT.to_owned())]
 }
 
 /// The same as a label selector.

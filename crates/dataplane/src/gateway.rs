@@ -5,7 +5,6 @@ pub mod machine;
 pub mod probe;
 
 mod announce;
-mod inputs;
 mod key;
 mod session;
 

@@ -208,7 +208,10 @@ impl Pods {
         };
         let blind = twin.is_some_and(|t| !t.shadows.is_filled() || !t.pods.is_filled());
         if blind {
-            return self.while_blind(home.as_deref(), from).await;
+            return match home.as_deref() {
+                Some(pod) => self.do_at_home(pod, decide::while_blind(pod, from), None).await,
+                None => Ok(()),
+            };
         }
         let (shadow, remote) = twin.map_or((None, None), |twin| {
             (twin.shadows.get(&twin.name, &name), twin.pods.get(&twin.name, &name))
@@ -235,25 +238,6 @@ impl Pods {
             self.do_there(&twin.name, &name, decision.remote).await?;
         }
         at_home
-    }
-
-    /// Nothing is known of the remote cluster yet, and maybe it can't be asked.
-    async fn while_blind(
-        &self,
-        home: Option<&RawPod>,
-        from: Viewpoint<'_>,
-    ) -> Result<(), PodError> {
-        let (Some(pod), Some(why)) = (home, from.not_ready) else {
-            return Ok(());
-        };
-        if pod.is_finished() || pod.status.get("containerStatuses").is_none() {
-            return Ok(());
-        }
-        let status = pod_status::lost(pod, why.reason, &why.message, from.now);
-        if !pod_status::differs(&pod.status, &status) {
-            return Ok(());
-        }
-        self.do_at_home(pod, Home::Status(status), None).await
     }
 
     async fn do_there(&self, twin: &str, name: &str, what: Remote) -> Result<(), PodError> {

@@ -17,7 +17,8 @@ use tombolo_api::{
 use tombolo_core::{
     digest::hex,
     identity::{
-        Access, Credentials, Incomplete, Subject, is_generation, return_token_name, token_in,
+        Access, Credentials, Incomplete, Obstacle, Subject, is_generation, return_token_name,
+        token_in,
     },
 };
 use tombolo_runtime::{metrics::Met, observe::Watched};
@@ -26,7 +27,7 @@ use tracing::{debug, info};
 use super::{
     Authenticated, Clusters, Error, Setback,
     auth_service::Failure,
-    authenticate::{Greeted, OTHER_CERTIFICATE, refused, setback},
+    authenticate::{Greeted, refused, setback},
     kept::{lifetime, look_again},
     own_key,
     stored::Stored,
@@ -148,7 +149,8 @@ fn given_by(
          annotate foreigncluster {name} {PINNED_ANNOTATION}-`; if it was never the right one that \
          gave that identity, delete the ForeignCluster"
     );
-    Err(Setback { status: AuthStatus::Pending, reason: OTHER_CERTIFICATE, message, soon: false })
+    let reason = Obstacle::OtherCertificate.reason();
+    Err(Setback { status: AuthStatus::Pending, reason, message, soon: false })
 }
 
 /// The generation that is asked for when the other cluster has not said which is the right one.

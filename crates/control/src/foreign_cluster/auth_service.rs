@@ -30,6 +30,7 @@ use tombolo_api::{
         Refusal,
     },
 };
+use tombolo_core::identity::Obstacle;
 
 const CONNECTING: Duration = Duration::from_secs(5);
 /// The other side waits ten seconds for its control plane.
@@ -278,6 +279,16 @@ fn refused(what: String, status: StatusCode, body: &[u8], secrets: &[&Confidenti
 }
 
 impl Failure {
+    /// The obstacle on the way to an identity that it is.
+    pub fn obstacle(&self) -> Obstacle {
+        match self {
+            Self::Refused { error, .. } => error.reason.into(),
+            Self::OtherCertificate { .. } => Obstacle::OtherCertificate,
+            Self::NotUnderstood { .. } => Obstacle::NotAnAuthService,
+            Self::Unreachable { .. } => Obstacle::Unreachable,
+        }
+    }
+
     /// Why the service refused, if that is what it did.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {

@@ -10,9 +10,8 @@ use kube::{
 use serde_json::{Map, Value, json};
 use tombolo_api::{
     ClusterIdentity, Fingerprint,
-    auth::{ClusterInfo, Refusal},
-    discovery::{AuthStatus, ForeignCluster, condition::WRONG_TOKEN},
-    names::{AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, NAMESPACE},
+    auth::ClusterInfo,
+    discovery::{AuthStatus, ForeignCluster},
 };
 use tombolo_core::{
     discovery::{PinnedBy, senior, takes_over},
@@ -257,35 +256,20 @@ async fn patch_unless_changed(
     }
 }
 
-/// Why nothing is sent to who shows another certificate than it should.
-pub(super) const OTHER_CERTIFICATE: &str = "OtherCertificate";
-
 pub(super) fn refused(reason: &'static str, message: String) -> Setback {
     Setback { status: AuthStatus::Refused, reason, message, soon: false }
 }
 
 pub(super) fn setback(entry: &ForeignCluster, failure: &Failure) -> Setback {
-    use AuthStatus::{EmptyRefused, Pending, Refused};
-    let (status, reason, soon) = match (failure, failure.refusal()) {
-        (_, Some(Refusal::EmptyTokenRefused)) => (EmptyRefused, "EmptyTokenRefused", false),
-        (_, Some(Refusal::WrongToken)) => (Refused, WRONG_TOKEN, false),
-        (_, Some(Refusal::IdentityTaken)) => (Refused, "IdentityTaken", false),
-        (_, Some(Refusal::SameName)) => (Refused, "SameName", false),
-        (_, Some(Refusal::Other | Refusal::OtherGeneration)) => (Pending, "AuthFailed", true),
-        (Failure::OtherCertificate { .. }, _) => (Pending, OTHER_CERTIFICATE, true),
-        (Failure::NotUnderstood { .. }, _) => (Pending, "NotAnAuthService", true),
-        (_, None) => (Pending, "AuthUnreachable", true),
+    let obstacle = failure.obstacle();
+    let message = match obstacle.advice(entry) {
+        Some(advice) => format!("{failure}; {advice}"),
+        None => failure.to_string(),
     };
-    let advice = match reason {
-        "EmptyTokenRefused" | WRONG_TOKEN => format!(
-            "; put it into a Secret in the namespace {NAMESPACE}, under the key {AUTH_TOKEN_KEY}, \
-             with the labels {CLUSTER_ID_LABEL}=<the cluster's id> and {AUTH_TOKEN_LABEL}="
-        ),
-        OTHER_CERTIFICATE => {
-            let that = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
-            format!("; expected is the certificate that {that}")
-        }
-        _ => String::new(),
-    };
-    Setback { status, reason, message: format!("{failure}{advice}"), soon }
+    Setback {
+        status: obstacle.status(),
+        reason: obstacle.reason(),
+        message,
+        soon: obstacle.may_go(),
+    }
 }

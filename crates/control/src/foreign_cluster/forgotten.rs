@@ -26,11 +26,7 @@ use tracing::info;
 use super::{
     Error, MANAGER, auth_service::AuthService, ending::give_back, kept::lifetime, stored::Stored,
 };
-use crate::{
-    by_tenant::with_id,
-    context::Context,
-    identity::failed,
-};
+use crate::{by_tenant::with_id, context::Context, identity::failed};
 
 /// How many are kept: anybody can announce clusters that come and go, and give an identity for each.
 const MOST_KEPT: usize = 256;

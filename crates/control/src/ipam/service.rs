@@ -222,14 +222,7 @@ fn answer<T>(
     endpoint: &Endpoint,
     act: Act<T>,
 ) -> Result<T, IpamError> {
-    let Endpoint { cluster, ip, .. } = endpoint;
-    let subnets = state.subnets(cluster);
-    let pods = subnets.and_then(|subnets| subnets.remote_pod_cidr);
-    let pods = pods.ok_or_else(|| IpamError::UnknownCluster(cluster.clone()))?;
-    if pods.net().network().is_ipv4() != ip.is_ipv4() {
-        let why = "it is of another family than the networks of that cluster";
-        return Err(IpamError::NotAnEndpoint { ip: *ip, why });
-    }
+    state.check_family(&endpoint.cluster, endpoint.ip)?;
     act(state, now, endpoint)
 }
 

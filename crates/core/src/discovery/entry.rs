@@ -5,9 +5,7 @@ use std::{borrow::Borrow, collections::BTreeMap};
 use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{
     ClusterId, ClusterIdentity, Fingerprint,
-    discovery::{
-        DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState,
-    },
+    discovery::{DiscoveryType, ForeignCluster, ForeignClusterSpec, RequestState},
     names::{DISCOVERY_TYPE_LABEL, FOUND_ANNOTATION, LAST_UPDATE_ANNOTATION, REQUEST_ANNOTATION},
 };
 

@@ -17,8 +17,7 @@ use tombolo_api::{
 use super::{
     Sighting,
     entry::{
-        first_sighted, follows, gives_way, kind, object_name, pin_anew, says_already,
-        sighted_again,
+        first_sighted, follows, gives_way, kind, object_name, pin_anew, says_already, sighted_again,
     },
     pin::{PinnedBy, pin},
 };

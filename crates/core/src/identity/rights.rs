@@ -25,10 +25,7 @@ pub enum Stage {
 /// our own, by which we agree to get an offer and a network. Which is which its name says: the peer
 /// can write none that is called after us. A request that is being deleted counts until it is gone,
 /// for there is still much to take down.
-pub fn stage<'a>(
-    us: &ClusterName,
-    requests: impl IntoIterator<Item = Request<'a>>,
-) -> Stage {
+pub fn stage<'a>(us: &ClusterName, requests: impl IntoIterator<Item = Request<'a>>) -> Stage {
     let stage = |request: Request<'_>| {
         let ours = request.name == us.as_str();
         match request.state {

@@ -9,6 +9,17 @@ use super::{Ipam, IpamError, MappingOwner, Part, names, pool};
 use crate::translate::{NamedNetwork, map_ip_to_network};
 
 impl Ipam {
+    /// Refuses an address of another family than the networks of `cluster`, which has to have some.
+    pub fn check_family(&self, cluster: &ClusterId, ip: IpAddr) -> Result<(), IpamError> {
+        let pods = self.subnets(cluster).and_then(|subnets| subnets.remote_pod_cidr);
+        let pods = pods.ok_or_else(|| IpamError::UnknownCluster(cluster.clone()))?;
+        if pods.net().network().is_ipv4() == ip.is_ipv4() {
+            return Ok(());
+        }
+        let why = "it is of another family than the networks of that cluster";
+        Err(IpamError::NotAnEndpoint { ip, why })
+    }
+
     /// The address under which pods of `cluster` reach an endpoint of this cluster. One that is
     /// neither a pod of this cluster nor runs over there gets an address of the external network,
     /// the same for all clusters, until each owner has given it back.

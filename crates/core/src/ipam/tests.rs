@@ -41,6 +41,17 @@ fn a_peer_with_other_networks_keeps_them() {
 }
 
 #[test]
+fn an_address_of_another_family_than_a_peers_networks_is_refused() {
+    let mut ipam = new();
+    let (four, six) = (IpAddr::from([203, 0, 113, 7]), IpAddr::from(Ipv6Addr::LOCALHOST));
+    assert_eq!(ipam.check_family(&id("milan"), four), Err(IpamError::UnknownCluster(id("milan"))));
+    ipam.reserve(&id("milan"), cidr("10.20.0.0/16"), cidr("10.21.0.0/16"), NOW).unwrap();
+    assert_eq!(ipam.check_family(&id("milan"), four), Ok(()));
+    let refused = ipam.check_family(&id("milan"), six);
+    assert!(matches!(refused, Err(IpamError::NotAnEndpoint { ip, .. }) if ip == six));
+}
+
+#[test]
 fn peers_with_the_same_networks_get_names_of_their_own() {
     let mut ipam = new();
     let mut names = Vec::new();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::offer_stage::End;
 
-    fn stage(metadata: Value, withdrawn: Option<&str>, phase: Option<&str>) -> OfferStage {
+    fn stage(metadata: &Value, withdrawn: Option<&str>, phase: Option<&str>) -> OfferStage {
         let offer: ResourceOffer = serde_json::from_value(json!({
             "metadata": metadata,
             "spec": {
@@ -95,21 +95,24 @@ mod tests {
         let time = "2026-01-01T00:00:00Z";
         let node = json!([KUBELET_FINALIZER]);
         let draining = OfferStage::Draining(End::Withdrawn);
-        assert_eq!(stage(json!({ "finalizers": node }), None, Some("Accepted")), OfferStage::Serving);
-        let withdrawn = stage(json!({ "finalizers": node }), Some(time), Some("Accepted"));
+        assert_eq!(
+            stage(&json!({ "finalizers": node }), None, Some("Accepted")),
+            OfferStage::Serving
+        );
+        let withdrawn = stage(&json!({ "finalizers": node }), Some(time), Some("Accepted"));
         assert_eq!(withdrawn, draining);
         let deleted = json!({ "finalizers": node, "deletionTimestamp": time });
-        assert_eq!(stage(deleted, None, Some("Accepted")), draining);
+        assert_eq!(stage(&deleted, None, Some("Accepted")), draining);
     }
 
     #[test]
     fn only_the_finalizer_of_the_kubelet_tells_of_a_node() {
         let other = json!({ "finalizers": ["liqo.io/replicator"] });
-        assert_eq!(stage(other, None, Some("Refused")), OfferStage::Over(End::Returned));
+        assert_eq!(stage(&other, None, Some("Refused")), OfferStage::Over(End::Returned));
     }
 
     #[test]
     fn an_offer_without_a_status_waits_for_an_answer() {
-        assert_eq!(stage(json!({}), None, None), OfferStage::Pending);
+        assert_eq!(stage(&json!({}), None, None), OfferStage::Pending);
     }
 }

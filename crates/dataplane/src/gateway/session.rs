@@ -17,6 +17,7 @@ use tombolo_api::{
 use tombolo_core::plan::{
     HOST, TUNNEL,
     gateway::{Inputs, Peer},
+    peers::{NotYet, peers},
     probe,
 };
 use tombolo_runtime::{observe::Observer, settings::Settings, writer};
@@ -24,7 +25,6 @@ use tracing::{info, warn};
 
 use super::{
     announce::Announcer,
-    inputs::{self, NotYet},
     key,
     machine::{Machine, Place},
 };
@@ -133,7 +133,7 @@ impl Session {
     }
 
     fn found(&self) -> Vec<(Arc<TunnelEndpoint>, Result<Peer, NotYet>)> {
-        inputs::peers(self.endpoints.state(), &self.mappings.state())
+        peers(self.endpoints.state(), &self.mappings.state())
     }
 
     fn connection(&self, endpoint: &TunnelEndpoint, peer: Result<&Peer, &NotYet>) -> Connection {

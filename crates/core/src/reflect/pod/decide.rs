@@ -11,7 +11,10 @@ use tombolo_api::{
 };
 
 use super::{RawPod, Route, annotation, forge, map, restarts::Restarts};
-use crate::reflect::pod_status::{self, Viewpoint};
+use crate::{
+    node::NotReady,
+    reflect::pod_status::{self, Viewpoint},
+};
 
 /// All that is known of one pod.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +125,16 @@ pub fn decide(seen: Seen<'_>, route: Route<'_>, from: Viewpoint<'_>) -> Decision
     Decision { remote, ..status(home, seen, from) }
 }
 
+/// What a pod gets at home while nothing is known of its twin namespace: when the remote cluster
+/// can't be asked, a pod that has run is not ready. Otherwise an answer is about to come.
+pub fn while_blind(home: &RawPod, from: Viewpoint<'_>) -> Home {
+    let has_run = home.status.get("containerStatuses").is_some();
+    match from.not_ready {
+        Some(not_ready) if has_run && !home.is_finished() => out_of_reach(home, not_ready, from),
+        _ => Home::Nothing,
+    }
+}
+
 fn ending(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>) -> Decision {
     let shadow = seen.shadow.filter(|shadow| stands_for(&shadow.metadata, home));
     let remote = seen.remote.filter(|remote| stands_for(&remote.metadata, home));
@@ -197,12 +210,14 @@ fn without_remote(home: &RawPod, seen: Seen<'_>, from: Viewpoint<'_>, known: boo
         (Some(failure), _) => {
             if_different(home, pod_status::lost(home, REFUSED, failure, from.now))
         }
-        (None, Some(not_ready)) => {
-            let (reason, message) = (not_ready.reason, &not_ready.message);
-            if_different(home, pod_status::lost(home, reason, message, from.now))
-        }
+        (None, Some(not_ready)) => out_of_reach(home, not_ready, from),
         (None, None) => if_different(home, pod_status::lost(home, MISSING.0, MISSING.1, from.now)),
     }
+}
+
+fn out_of_reach(home: &RawPod, not_ready: &NotReady, from: Viewpoint<'_>) -> Home {
+    let (reason, message) = (not_ready.reason, &not_ready.message);
+    if_different(home, pod_status::lost(home, reason, message, from.now))
 }
 
 fn if_different(home: &RawPod, wanted: Value) -> Home {
@@ -236,7 +251,6 @@ mod tests {
     use tombolo_api::{ClusterId, names::RESTARTS_ANNOTATION};
 
     use super::*;
-    use crate::node::NotReady;
 
     fn id(text: &str) -> ClusterId {
         text.parse().unwrap()
@@ -276,14 +290,17 @@ mod tests {
         json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace } })
     }
 
-    fn after(seen: Seen<'_>, not_ready: Option<&NotReady>) -> Decision {
-        let from = Viewpoint {
+    fn from(not_ready: Option<&NotReady>) -> Viewpoint<'_> {
+        Viewpoint {
             networks: None,
             node_address: "10.0.0.1".parse().unwrap(),
             not_ready,
             now: "2026-01-02T00:00:00Z".parse().unwrap(),
-        };
-        decide(seen, Route { home: &id("rome"), remote: &id("milan") }, from)
+        }
+    }
+
+    fn after(seen: Seen<'_>, not_ready: Option<&NotReady>) -> Decision {
+        decide(seen, Route { home: &id("rome"), remote: &id("milan") }, from(not_ready))
     }
 
     fn seen<'a>(
@@ -409,6 +426,25 @@ mod tests {
         };
         assert_eq!(lost["conditions"][0]["status"], "False");
         assert_eq!(in_twin(&ran, Twin::Unwanted).home, Home::Evict);
+    }
+
+    #[test]
+    fn a_pod_that_nobody_can_ask_about_is_not_ready_if_it_has_run() {
+        let down = NotReady { reason: "TunnelDown", message: "no answer".into() };
+        let mut ran = pod(&json!({ "status": running() }));
+        assert_eq!(while_blind(&ran, from(None)), Home::Nothing, "an answer is about to come");
+        let Home::Status(lost) = while_blind(&ran, from(Some(&down))) else {
+            panic!("it is still ready")
+        };
+        assert_eq!(lost["conditions"][0]["reason"], "TunnelDown");
+        ran.status = lost;
+        assert_eq!(while_blind(&ran, from(Some(&down))), Home::Nothing, "it is so already");
+        let new = pod(&json!({}));
+        assert_eq!(while_blind(&new, from(Some(&down))), Home::Nothing);
+        let finished = pod(&json!({
+            "status": { "phase": "Succeeded", "containerStatuses": [{ "name": "web" }] },
+        }));
+        assert_eq!(while_blind(&finished, from(Some(&down))), Home::Nothing);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What a gateway's plan depends on, from the objects that say so.
+//! The peers of a gateway, from the TunnelEndpoints and NatMappings: which of them get a tunnel, and
+//! which one owns a WireGuard public key.
 
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
@@ -9,10 +10,9 @@ use tombolo_api::{
     names::GATEWAY_PORT,
     net::{BACKEND_PORT, BACKEND_PUBLIC_KEY, NatMapping, TunnelEndpoint},
 };
-use tombolo_core::{
-    plan::gateway::{Peer, PublicKey},
-    translate::{Mappings, Mismatch, Networks, TranslatedIp},
-};
+
+use super::gateway::{Peer, PublicKey};
+use crate::translate::{Mappings, Mismatch, Networks, TranslatedIp};
 
 /// Why a TunnelEndpoint makes no tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

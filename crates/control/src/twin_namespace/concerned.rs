@@ -11,7 +11,6 @@ use tombolo_api::{ClusterId, names::REPLICATED_FROM_LABEL, virtualkubelet::Names
 use tombolo_core::{offloading::home_cluster, tenant::peer_of};
 use tombolo_runtime::observe::{Change, IndexBy, Watched};
 
-
 #[derive(Clone)]
 pub(super) struct Concerned {
     namespaces: Store<Namespace>,

@@ -337,8 +337,8 @@ mod tests {
         subnets.remote_pod_cidr = Some("10.0.0.0/16".parse().unwrap());
         assert_eq!(subnets.translated_pod_cidr(), subnets.remote_pod_cidr);
         subnets.remote_nat_pod_cidr = "10.9.0.0/16".parse().unwrap();
-        let name = subnets.translated_pod_cidr().unwrap();
-        assert_eq!(name.to_string(), "10.9.0.0/16");
+        let translated = subnets.translated_pod_cidr().unwrap();
+        assert_eq!(translated.to_string(), "10.9.0.0/16");
     }
 
     #[test]

@@ -93,7 +93,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let (connecting, connected) = (tunnel("Connecting"), tunnel("Connected"));
+        let (connecting, connected) = (tunnel("connecting"), tunnel("connected"));
         let missing = |tunnel: &_, node: Option<&_>| Milestone::missing(&there, Some(tunnel), node);
         assert_eq!(missing(&connecting, None), Some(Milestone::Tunnel));
         assert_eq!(missing(&connected, None), Some(Milestone::Node));

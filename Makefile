@@ -6,6 +6,11 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
+# Nothing is compiled twice in a fresh checkout of CI.
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
+
 CACHE ?= $(if $(TOMBOLO_CACHE),$(TOMBOLO_CACHE),$(HOME)/.cache/tombolo)
 STATIC_TARGET := x86_64-unknown-linux-musl
 STATIC := target/$(STATIC_TARGET)/release/tombolo

@@ -80,8 +80,8 @@ async fn what_can_not_work_is_refused(rome: &Cluster) {
         ("--auth-service-type=ExternalName", "possible values: NodePort, LoadBalancer, ClusterIP"),
         ("--auth-ingress=192.0.2.1", "is not the name of a host"),
         ("--auth-ingress=https://rome", "is not the name of a host"),
-        ("--auth-url=http://rome", "it does not begin with https://"),
-        ("--auth-url=https://127.0.0.1:443", "others would reach themselves there"),
+        ("--auth-url=http://rome", "it does not start with https://"),
+        ("--auth-url=https://127.0.0.1:443", "its host is a loopback or unspecified address"),
         ("--auth-url=https://rome:70000", "its port is not between 1 and 65535"),
     ] {
         let complaint = refused(rome, &["install", flag]).await;

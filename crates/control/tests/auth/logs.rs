@@ -46,7 +46,7 @@ impl Logs {
     /// Tokens of service accounts all start in the same way.
     pub fn have_no_token(&self) {
         let text = self.text();
-        assert!(text.contains("handed over an identity"), "this is not the log");
+        assert!(text.contains("delivered an identity"), "this is not the log");
         assert!(!text.contains("eyJhbGciOi"), "a token is in the logs");
     }
 

@@ -26,7 +26,7 @@ impl Scraped {
 
     /// How many clusters are announced in its local networks.
     pub fn neighbours(&self) -> f64 {
-        self.0["tombolo_discovery_neighbours"]
+        self.0["tombolo_discovery_announced_clusters"]
     }
 
     /// The mean, in milliseconds, of what was measured since then, if anything was.

@@ -6,8 +6,8 @@ use hickory_proto::{op::Message, rr::Record};
 use libfuzzer_sys::fuzz_target;
 use tombolo_api::{config::DiscoveryConfig, discovery::SearchDomain};
 use tombolo_core::discovery::{
-    Found, ListedCluster, MAX_LISTED, Search, SearchContext, Service, EntryChange, is_found_in, is_identified,
-    listed, names, next_search, superseded,
+    EntryChange, Found, ListedCluster, MAX_LISTED, Search, SearchContext, Service, is_found_in,
+    is_identified, listed, names, next_search, superseded,
 };
 use tombolo_fuzz::{is_identity, is_valid_entry};
 

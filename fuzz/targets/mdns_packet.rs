@@ -12,7 +12,7 @@ use hickory_proto::{
 };
 use libfuzzer_sys::fuzz_target;
 use tombolo_api::{config::DiscoveryConfig, discovery::ForeignCluster, names::MDNS_SERVICE};
-use tombolo_core::discovery::{Announcement, LocalCluster, EntryChange, announced, expires_at};
+use tombolo_core::discovery::{Announcement, EntryChange, LocalCluster, announced, expires_at};
 use tombolo_fuzz::{is_identity, is_valid_entry};
 
 fuzz_target!(|packet: &[u8]| {
@@ -70,17 +70,17 @@ fn is_read(
     let ours = DiscoveryConfig { group: heard.group.clone(), ..DiscoveryConfig::default() };
     let others = DiscoveryConfig { group: Some("another group".to_owned()), ..ours.clone() };
     let none: [ForeignCluster; 0] = [];
-    let here = LocalCluster { us: &us, networks: &[], config: &ours };
+    let local = LocalCluster { us: &us, networks: &[], config: &ours };
     if heard.group != others.group {
-        let elsewhere = LocalCluster { config: &others, ..here };
+        let elsewhere = LocalCluster { config: &others, ..local };
         assert_eq!(announced(&heard, &none, &elsewhere, now), EntryChange::Ignored);
     }
-    let itself = LocalCluster { us: &heard.cluster.cluster_id, ..here };
+    let itself = LocalCluster { us: &heard.cluster.cluster_id, ..local };
     assert_eq!(announced(&heard, &none, &itself, now), EntryChange::Ignored);
     if heard.cluster.cluster_id == us {
         return;
     }
-    let EntryChange::Create(entry) = announced(&heard, &none, &here, now) else {
+    let EntryChange::Create(entry) = announced(&heard, &none, &local, now) else {
         panic!("a cluster that nobody knew is new");
     };
     is_valid_entry(&entry);
@@ -90,14 +90,14 @@ fn is_read(
     let mut other = (*entry).clone();
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
-    let EntryChange::Create(second) = announced(&heard, &[other], &here, now) else {
+    let EntryChange::Create(second) = announced(&heard, &[other], &local, now) else {
         panic!("a namesake is another cluster");
     };
     is_valid_entry(&second);
     assert_ne!(second.metadata.name, entry.metadata.name);
     let known = [*entry];
-    assert_eq!(announced(&heard, &known, &here, now), EntryChange::Unchanged);
-    let EntryChange::Update(again) = announced(&heard, &known, &here, expiry) else {
+    assert_eq!(announced(&heard, &known, &local, now), EntryChange::Unchanged);
+    let EntryChange::Update(again) = announced(&heard, &known, &local, expiry) else {
         panic!("the same cluster is seen again");
     };
     is_valid_entry(&again);

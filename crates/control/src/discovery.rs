@@ -141,7 +141,7 @@ impl Discovery {
         let mut entries = self.entries.changes();
         self.follow_changes(true).await?;
         loop {
-            let retry_mdns = self.retry_mdns;
+            let retry = self.retry_mdns;
             tokio::select! {
                 changed = configs.changed() => {
                     if changed.is_ok() { self.follow_changes(true).await?; }
@@ -154,7 +154,7 @@ impl Discovery {
                     changed.context("watch the interfaces of the node")?;
                     self.follow_changes(false).await?;
                 }
-                () = sleep_until(retry_mdns.unwrap_or_else(Instant::now)), if retry_mdns.is_some() => {
+                () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
                     self.follow_changes(true).await?;
                 }
                 events = self.mdns.receive() => {
@@ -264,10 +264,7 @@ impl Discovery {
                     let cluster = it.cluster.clone();
                     match self.neighbours.announced(&name, it, now) {
                         NeighbourChange::TooMany => {
-                            self.warn_once(
-                                name,
-                                "ignored, because too many clusters are announced".to_owned(),
-                            );
+                            self.warn_once(name, "too many clusters are announced".to_owned());
                             continue;
                         }
                         NeighbourChange::Updated => {
@@ -305,7 +302,7 @@ impl Discovery {
     fn warn_once(&mut self, name: String, what: String) {
         let is_known = self.warnings.get(&name) == Some(&what);
         if !is_known && self.warnings.len() < MAX_WARNINGS {
-            warn!(name, "invalid mDNS announcement: {what}");
+            warn!(name, "can't use an mDNS announcement: {what}");
             self.warnings.insert(name, what);
         }
     }
@@ -314,13 +311,13 @@ impl Discovery {
     async fn write(&mut self, names: &BTreeSet<String>) {
         let config = self.settings();
         let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
-        let here = LocalCluster { us, networks, config: &config };
+        let local = LocalCluster { us, networks, config: &config };
         let there = self.neighbours.iter().filter(|(name, _)| names.contains(*name));
         let there: Vec<_> = there.collect();
-        let unwritten = self.entries.announced(there.iter().copied(), &here).await;
+        let unwritten = self.entries.announced(there.iter().copied(), &local).await;
         self.unwritten.extend(unwritten);
         if config.autojoin {
-            self.decided = self.entries.join(there.into_iter(), &here, &self.decided).await;
+            self.decided = self.entries.join(there.into_iter(), &local, &self.decided).await;
         }
         let now = Timestamp::now();
         let due = self.neighbours.next_due().map(|time| until(time, now).max(MIN_PASS_INTERVAL));
@@ -347,9 +344,9 @@ impl Discovery {
             }
         }
         let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
-        let here = LocalCluster { us, networks, config: &config };
+        let local = LocalCluster { us, networks, config: &config };
         let (entries, domains, since) = (&self.entries, self.domains.uids(), self.searching_since);
-        let expiry = entries.collect_lan(&self.neighbours, &here, &domains, since, now).await;
+        let expiry = entries.collect_lan(&self.neighbours, &local, &domains, since, now).await;
         self.next = self.announce;
         if let Some(expiry) = expiry {
             self.next = self.next.min(Instant::now() + until(expiry, now).max(MIN_PASS_INTERVAL));

@@ -88,13 +88,13 @@ impl Entries {
     pub async fn announced<'a>(
         &self,
         neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
-        here: &LocalCluster<'_>,
+        local: &LocalCluster<'_>,
     ) -> BTreeSet<String> {
         let (mut known, now) = (self.known.all(), Timestamp::now());
-        let expiries: Vec<(String, EntryChange)> = neighbours
+        let changes: Vec<(String, EntryChange)> = neighbours
             .map(|(name, neighbour)| {
-                let change = neighbour.entry_change(&known, here, now);
-                if let Some(entry) = entry_announced(&neighbour.announcement, &known, here) {
+                let change = neighbour.entry_change(&known, local, now);
+                if let Some(entry) = entry_announced(&neighbour.announcement, &known, local) {
                     let ttl = neighbour.announcement.ttl;
                     lock(&self.expiries).record(entry, neighbour.seen, ttl);
                 }
@@ -108,7 +108,7 @@ impl Entries {
         let write = async |(name, change): (String, EntryChange)| {
             (self.write(change).await == WriteOutcome::Retry).then_some(name)
         };
-        let writes = stream::iter(expiries).map(write).buffer_unordered(MAX_CONCURRENT);
+        let writes = stream::iter(changes).map(write).buffer_unordered(MAX_CONCURRENT);
         writes.filter_map(async |name| name).collect().await
     }
 
@@ -118,17 +118,17 @@ impl Entries {
     pub async fn join<'a>(
         &self,
         neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
-        here: &LocalCluster<'_>,
+        local: &LocalCluster<'_>,
         decided: &BTreeSet<String>,
     ) -> BTreeSet<String> {
         let known = self.known.all();
         let open: Vec<(String, String)> = neighbours
-            .filter_map(|(_, it)| entry_announced(&it.announcement, &known, here))
+            .filter_map(|(_, it)| entry_announced(&it.announcement, &known, local))
             .filter(|entry| kind(entry) == DiscoveryType::Lan && !entry.spec.join)
             .filter_map(|entry| Some((entry.name_any(), entry.uid()?)))
             .filter(|(_, uid)| !decided.contains(uid))
             .collect();
-        let joins = |entry: &ForeignCluster| here.joins(entry, &CREATORS);
+        let joins = |entry: &ForeignCluster| local.joins(entry, &CREATORS);
         let decide = async |(name, uid): (String, String)| match self.decide(&name, joins).await {
             Ok(is_decided) => is_decided.then_some(uid),
             Err(error) => {
@@ -192,13 +192,13 @@ impl Entries {
     pub async fn collect_lan(
         &self,
         there: &Neighbours,
-        here: &LocalCluster<'_>,
+        local: &LocalCluster<'_>,
         domains: &BTreeSet<String>,
         searching_since: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let known = self.known.all();
-        let stays = |(_, it): (_, &Neighbour)| entry_announced(&it.announcement, &known, here);
+        let stays = |(_, it): (_, &Neighbour)| entry_announced(&it.announcement, &known, local);
         let stays: BTreeSet<Option<&str>> =
             there.iter().filter_map(stays).map(|entry| entry.metadata.name.as_deref()).collect();
         lock(&self.expiries).keep_only(&known);

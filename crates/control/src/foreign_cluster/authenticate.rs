@@ -51,7 +51,7 @@ pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Auth
         IdentityState::Unverified(reached) => match query_and_request(state, entry).await {
             Ok(anew) => Ok(Authenticated { renew_at: reached.renew_at, ..anew }),
             Err(error) => {
-                debug!(cluster = %peer.cluster_name, "the auth service issues no identity either: {error}");
+                debug!(cluster = %peer.cluster_name, "no new identity either: {error}");
                 Ok(reached)
             }
         },

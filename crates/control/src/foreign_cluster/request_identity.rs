@@ -144,10 +144,10 @@ fn issued_by(
     }
     let (url, shown, name) = (&entry.spec.auth_url, target.shown, entry.name_any());
     let message = format!(
-        "{url} presents the certificate {shown}, but the existing identity was issued under {issuer}: \
-         nothing was sent; if the certificate was changed on purpose, confirm it: `kubectl annotate \
-         foreigncluster {name} {PINNED_ANNOTATION}-`; if the identity came from the wrong cluster, \
-         delete the ForeignCluster"
+        "{url} presents the certificate {shown}, but the existing identity was issued under \
+         {issuer}: nothing was sent; if the certificate was changed on purpose, confirm it: `kubectl \
+         annotate foreigncluster {name} {PINNED_ANNOTATION}-`; if the identity came from the wrong \
+         cluster, delete the ForeignCluster"
     );
     Err(Setback { status: AuthStatus::Pending, reason: OTHER_CERTIFICATE, message, soon: false })
 }

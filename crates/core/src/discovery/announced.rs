@@ -58,10 +58,10 @@ pub struct LocalCluster<'a> {
 pub fn announced(
     announcement: &Announcement,
     known: &[impl Borrow<ForeignCluster>],
-    here: &LocalCluster<'_>,
+    local: &LocalCluster<'_>,
     time: Timestamp,
 ) -> EntryChange {
-    let Some(url) = url_for(announcement, here) else { return EntryChange::Ignored };
+    let Some(url) = url_for(announcement, local) else { return EntryChange::Ignored };
     let Some(entry) = entry_of(announcement, &url, known) else {
         let is_found = |entry: &&ForeignCluster| kind(entry) == DiscoveryType::Lan;
         if known.iter().map(Borrow::borrow).filter(is_found).count() >= MAX_DISCOVERED {
@@ -69,7 +69,7 @@ pub fn announced(
         }
         let name = object_name(&announcement.cluster, known);
         let mut new = new_entry(&name, DiscoveryType::Lan, url, announcement.ttl, time);
-        new.spec.join = here.config.autojoin;
+        new.spec.join = local.config.autojoin;
         pin(&mut new, PinnedBy::Mdns, announcement.fingerprint);
         new.spec.cluster_identity = Some(announcement.cluster.clone());
         return EntryChange::Create(Box::new(new));
@@ -93,12 +93,12 @@ impl Neighbour {
     pub fn entry_change(
         &self,
         known: &[impl Borrow<ForeignCluster>],
-        here: &LocalCluster<'_>,
+        local: &LocalCluster<'_>,
         now: Timestamp,
     ) -> EntryChange {
-        let change = announced(&self.announcement, known, here, self.seen);
+        let change = announced(&self.announcement, known, local, self.seen);
         let is_early = matches!(change, EntryChange::Update(_))
-            && entry_announced(&self.announcement, known, here)
+            && entry_announced(&self.announcement, known, local)
                 .is_some_and(|entry| was_just_written(entry, now));
         if is_early { EntryChange::Deferred } else { change }
     }
@@ -108,17 +108,17 @@ impl Neighbour {
 pub fn entry_announced<'a>(
     announcement: &Announcement,
     known: &'a [impl Borrow<ForeignCluster>],
-    here: &LocalCluster<'_>,
+    local: &LocalCluster<'_>,
 ) -> Option<&'a ForeignCluster> {
-    let url = url_for(announcement, here)?;
+    let url = url_for(announcement, local)?;
     entry_of(announcement, &url, known).filter(|entry| accepts(entry, announcement, &url))
 }
 
 /// URL of another cluster of our group.
-fn url_for(announcement: &Announcement, here: &LocalCluster<'_>) -> Option<String> {
-    let is_other = announcement.cluster.cluster_id != *here.us;
-    let is_meant = is_other && announcement.group == here.config.group;
-    is_meant.then(|| announcement.auth_url(here.networks)).flatten()
+fn url_for(announcement: &Announcement, local: &LocalCluster<'_>) -> Option<String> {
+    let is_other = announcement.cluster.cluster_id != *local.us;
+    let is_meant = is_other && announcement.group == local.config.group;
+    is_meant.then(|| announcement.auth_url(local.networks)).flatten()
 }
 
 fn entry_of<'a>(
@@ -192,8 +192,8 @@ mod tests {
         config: &DiscoveryConfig,
         time: &str,
     ) -> EntryChange {
-        let here = LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config };
-        announced(announcement, known, &here, at(time))
+        let local = LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config };
+        announced(announcement, known, &local, at(time))
     }
 
     fn change(id: &str, known: &[ForeignCluster]) -> EntryChange {
@@ -243,10 +243,10 @@ mod tests {
             let (known, config) = ([pinned.clone()], DiscoveryConfig::default());
             let said = change_by(&spoofed, &known, &config, LATER);
             assert_eq!(said, EntryChange::Ignored);
-            let here =
+            let local =
                 LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
-            assert_eq!(entry_announced(&spoofed, &known, &here), None);
-            assert_eq!(entry_announced(&announcement("milan-id"), &known, &here), Some(&known[0]));
+            assert_eq!(entry_announced(&spoofed, &known, &local), None);
+            assert_eq!(entry_announced(&announcement("milan-id"), &known, &local), Some(&known[0]));
         }
     }
 
@@ -312,12 +312,13 @@ mod tests {
     #[test]
     fn an_entry_is_written_at_most_once_a_second() {
         let config = DiscoveryConfig::default();
-        let here = LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        let local =
+            LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
         let known = [entry("there", "LAN", Some("milan-id"))];
         let change_at = |announcement: Announcement, now: &str| {
             let mut neighbours = Neighbours::default();
             neighbours.announced("milan", announcement, at(NOW));
-            neighbours.get("milan").unwrap().entry_change(&known, &here, at(now))
+            neighbours.get("milan").unwrap().entry_change(&known, &local, at(now))
         };
         let milan = announcement("milan-id");
         assert_eq!(change_at(milan.clone(), NOW), EntryChange::Unchanged);
@@ -349,9 +350,10 @@ mod tests {
         let there = pinned("LAN", PinnedBy::FirstUse);
         let EntryChange::Update(again) = change_of(&there, &silent) else { panic!("left alone") };
         assert_eq!((again.spec.fingerprint, &again.metadata.resource_version), (None, &None));
-        let here = LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        let local =
+            LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
         let known = [there.clone()];
-        assert_eq!(entry_announced(&silent, &known, &here), Some(&known[0]));
+        assert_eq!(entry_announced(&silent, &known, &local), Some(&known[0]));
         let elsewhere = Announcement { port: 443, ..silent.clone() };
         assert_eq!(change_of(&there, &elsewhere), EntryChange::Ignored);
         for by in [PinnedBy::Mdns, PinnedBy::Dns, PinnedBy::Hand] {
@@ -381,12 +383,12 @@ mod tests {
         let mut milan = announcement("milan-id");
         let networks = ["10.0.0.5/24".parse().unwrap()];
         let config = DiscoveryConfig::default();
-        let here =
+        let local =
             LocalCluster { us: &"rome-id".parse().unwrap(), networks: &networks, config: &config };
         let none: [ForeignCluster; 0] = [];
-        assert_eq!(announced(&milan, &none, &here, at(NOW)), EntryChange::Ignored);
+        assert_eq!(announced(&milan, &none, &local, at(NOW)), EntryChange::Ignored);
         milan.addresses.insert("10.0.0.6".parse().unwrap());
-        let EntryChange::Create(new) = announced(&milan, &none, &here, at(NOW)) else {
+        let EntryChange::Create(new) = announced(&milan, &none, &local, at(NOW)) else {
             panic!("not new")
         };
         assert_eq!(new.spec.auth_url, "https://10.0.0.6:31200");

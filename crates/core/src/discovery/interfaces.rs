@@ -36,8 +36,8 @@ pub struct Host<'a> {
     pub interfaces: &'a [String],
 }
 
-/// The interfaces to use, each with the addresses to announce. The interface with the node's
-/// address is always one of them, whatever its name.
+/// The interfaces to use, each with the addresses to announce. Unless interfaces are configured,
+/// the one with the node's address is included, whatever its name.
 pub fn local_networks(interfaces: &[Interface], host: &Host<'_>) -> Vec<Interface> {
     let chosen = interfaces.iter().filter(|it| {
         let has_node_address = it.addresses.iter().any(|net| net.addr() == host.address);

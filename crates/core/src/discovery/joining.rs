@@ -54,7 +54,8 @@ mod tests {
     #[test]
     fn an_earlier_entry_is_joined_unless_a_user_has_ever_set_join() {
         let config = DiscoveryConfig { autojoin: true, ..DiscoveryConfig::default() };
-        let here = LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        let local =
+            LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
         for (kind, managers, is_joined) in [
             ("LAN", &["us"][..], true),
             ("LAN", &["us", "us"], true),
@@ -68,13 +69,13 @@ mod tests {
             ("Manual", &["us"], false),
         ] {
             let entry = set_by(kind, managers);
-            assert_eq!(here.joins(&entry, &OURS), is_joined, "{kind} {managers:?}");
+            assert_eq!(local.joins(&entry, &OURS), is_joined, "{kind} {managers:?}");
         }
         let mut milan = set_by("LAN", &["us"]);
         let off = DiscoveryConfig::default();
-        assert!(!LocalCluster { config: &off, ..here }.joins(&milan, &OURS));
+        assert!(!LocalCluster { config: &off, ..local }.joins(&milan, &OURS));
         milan.spec.join = true;
-        assert!(!here.joins(&milan, &OURS), "already joined");
+        assert!(!local.joins(&milan, &OURS), "already joined");
         assert!(is_undecided(&milan, &OURS), "no user has set it");
     }
 }

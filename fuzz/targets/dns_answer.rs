@@ -6,8 +6,8 @@ use hickory_proto::{op::Message, rr::Record};
 use libfuzzer_sys::fuzz_target;
 use tombolo_api::{config::DiscoveryConfig, discovery::SearchDomain};
 use tombolo_core::discovery::{
-    Found, Listed, MOST_LISTED, Search, Searcher, Service, Sighting, is_found_in, is_introduced,
-    listed, names, next_search, superseded,
+    EntryChange, Found, ListedCluster, MAX_LISTED, Search, SearchContext, Service, is_found_in,
+    is_identified, listed, names, next_search, superseded,
 };
 use tombolo_fuzz::{is_identity, is_valid_entry};
 
@@ -40,7 +40,7 @@ fuzz_target!(|packet: &[u8]| {
     is_reported(found, &domain);
 });
 
-fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
+fn is_listed(cluster: &ListedCluster, domain: &SearchDomain, records: &[Record]) {
     assert!((1..=604_800).contains(&cluster.ttl));
     let longest = records.iter().map(|record| record.ttl).max().unwrap_or(0);
     assert!(cluster.ttl <= longest.max(1), "its TTL is longer than that of any record");
@@ -49,26 +49,26 @@ fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
     }
     let us = "us".parse().expect("an id");
     let domains = ["company".to_owned()].into();
-    let searcher = Searcher { us: &us, domain, domains: &domains, autojoin: false };
+    let context = SearchContext { us: &us, domain, domains: &domains, autojoin: false };
     let now = jiff::Timestamp::UNIX_EPOCH;
     if cluster.cluster.as_ref().is_some_and(|identity| identity.cluster_id == us) {
-        assert_eq!(listed(cluster, &searcher, &[], now), Sighting::LeftAlone);
+        assert_eq!(listed(cluster, &context, &[], now), EntryChange::Ignored);
         return;
     }
-    let Sighting::New(entry) = listed(cluster, &searcher, &[], now) else {
+    let EntryChange::Create(entry) = listed(cluster, &context, &[], now) else {
         panic!("an unknown cluster gets a new entry");
     };
     is_valid_entry(&entry);
     assert!(!entry.spec.join && is_found_in(&entry, domain));
     let known = [*entry];
     let later = now + jiff::SignedDuration::from_secs(cluster.ttl.into());
-    let searcher = Searcher { autojoin: true, ..searcher };
-    let Sighting::Again(again) = listed(cluster, &searcher, &known, later) else {
+    let context = SearchContext { autojoin: true, ..context };
+    let EntryChange::Update(again) = listed(cluster, &context, &known, later) else {
         panic!("a known cluster is recognized");
     };
     is_valid_entry(&again);
     assert!(!again.spec.join, "a known cluster is not joined automatically");
-    assert_eq!(is_introduced(cluster, domain, &[]), cluster.cluster.is_some());
+    assert_eq!(is_identified(cluster, domain, &[]), cluster.cluster.is_some());
     assert!(superseded(cluster, domain, &known, &us).is_empty());
     // A different cluster with the same name gets another object name.
     let [mut other] = known;
@@ -77,7 +77,7 @@ fn is_listed(cluster: &Listed, domain: &SearchDomain, records: &[Record]) {
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
     let name = other.metadata.name.clone();
-    let Sighting::New(second) = listed(cluster, &searcher, &[other], now) else {
+    let EntryChange::Create(second) = listed(cluster, &context, &[other], now) else {
         panic!("a cluster with the same name gets its own entry");
     };
     is_valid_entry(&second);
@@ -89,7 +89,7 @@ fn is_reported(found: Found, domain: &SearchDomain) {
     let names = found.clusters.iter().map(|cluster| cluster.record.clone()).collect();
     let search = Search { servers: "192.0.2.53:53".to_owned(), answer: Ok(found) };
     let status = search.status(domain, names, now);
-    assert!(status.foreign_clusters.len() <= MOST_LISTED);
+    assert!(status.foreign_clusters.len() <= MAX_LISTED);
     assert!(status.conditions.iter().all(|said| said.message.len() <= 32 * 1024));
     let wait = next_search(&search, None, &DiscoveryConfig::default(), now);
     assert!((1..=30).contains(&wait.as_secs()), "{wait:?}");

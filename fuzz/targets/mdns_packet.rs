@@ -12,7 +12,7 @@ use hickory_proto::{
 };
 use libfuzzer_sys::fuzz_target;
 use tombolo_api::{config::DiscoveryConfig, discovery::ForeignCluster, names::MDNS_SERVICE};
-use tombolo_core::discovery::{Announcement, Here, Sighting, expires_at, seen};
+use tombolo_core::discovery::{Announcement, EntryChange, LocalCluster, announced, expires_at};
 use tombolo_fuzz::{is_identity, is_valid_entry};
 
 fuzz_target!(|packet: &[u8]| {
@@ -70,17 +70,17 @@ fn is_read(
     let ours = DiscoveryConfig { group: heard.group.clone(), ..DiscoveryConfig::default() };
     let others = DiscoveryConfig { group: Some("another group".to_owned()), ..ours.clone() };
     let none: [ForeignCluster; 0] = [];
-    let here = Here { us: &us, networks: &[], config: &ours };
+    let local = LocalCluster { us: &us, networks: &[], config: &ours };
     if heard.group != others.group {
-        let elsewhere = Here { config: &others, ..here };
-        assert_eq!(seen(&heard, &none, &elsewhere, now), Sighting::LeftAlone);
+        let elsewhere = LocalCluster { config: &others, ..local };
+        assert_eq!(announced(&heard, &none, &elsewhere, now), EntryChange::Ignored);
     }
-    let itself = Here { us: &heard.cluster.cluster_id, ..here };
-    assert_eq!(seen(&heard, &none, &itself, now), Sighting::LeftAlone);
+    let itself = LocalCluster { us: &heard.cluster.cluster_id, ..local };
+    assert_eq!(announced(&heard, &none, &itself, now), EntryChange::Ignored);
     if heard.cluster.cluster_id == us {
         return;
     }
-    let Sighting::New(entry) = seen(&heard, &none, &here, now) else {
+    let EntryChange::Create(entry) = announced(&heard, &none, &local, now) else {
         panic!("an unknown cluster gets a new entry");
     };
     is_valid_entry(&entry);
@@ -90,14 +90,14 @@ fn is_read(
     let mut other = (*entry).clone();
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
-    let Sighting::New(second) = seen(&heard, &[other], &here, now) else {
+    let EntryChange::Create(second) = announced(&heard, &[other], &local, now) else {
         panic!("a cluster with the same name gets its own entry");
     };
     is_valid_entry(&second);
     assert_ne!(second.metadata.name, entry.metadata.name);
     let known = [*entry];
-    assert_eq!(seen(&heard, &known, &here, now), Sighting::Unchanged);
-    let Sighting::Again(again) = seen(&heard, &known, &here, expiry) else {
+    assert_eq!(announced(&heard, &known, &local, now), EntryChange::Unchanged);
+    let EntryChange::Update(again) = announced(&heard, &known, &local, expiry) else {
         panic!("a known cluster is recognized");
     };
     is_valid_entry(&again);

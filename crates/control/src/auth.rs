@@ -1,12 +1,12 @@
-//! `tombolo auth`: the HTTPS service by which other clusters get an identity here. It is the only
-//! thing that is exposed, so it can do next to nothing: it checks tokens, records requests and
-//! hands back the answers that the control plane writes.
+//! `tombolo auth`: the HTTPS service that issues identities to other clusters. It is the only
+//! exposed component, so it has few rights: it checks tokens, records requests and returns the
+//! answers that the controllers write.
 
 mod certificate;
-mod connections;
-mod counted;
+mod connection_limiter;
 mod failure;
 mod limits;
+mod request_metrics;
 mod requests;
 
 use std::{
@@ -41,7 +41,7 @@ use tombolo_api::{
         AUTH_CERTIFICATE_SECRET, AUTH_TOKEN_SECRET, CLUSTER_CONFIG, GENERATION_SECRET, NAMESPACE,
     },
 };
-use tombolo_core::identity::{Record, Tokens, name_or_id, namesake, token_in};
+use tombolo_core::identity::{Record, Tokens, name_conflict, name_or_id, token_in};
 use tombolo_runtime::{
     client, health, listen,
     observe::{Watched, named},
@@ -53,7 +53,7 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use crate::identity::generation_in;
-use connections::Door;
+use connection_limiter::ConnectionLimiter;
 use failure::Failure;
 use limits::Limits;
 use requests::{Admitted, Recorded, Requests};
@@ -61,16 +61,16 @@ use requests::{Admitted, Recorded, Requests};
 const PORT: u16 = 8443;
 const HEALTH_PORT: u16 = 8081;
 
-/// A request is small, and so is its header; more than this is none.
-const MOST_BYTES: usize = 16 * 1024;
-/// How many requests are looked into and recorded at a time.
-const MOST_SERVED: usize = 32;
-/// How long others wait for their turn. Then they are to come again.
-const TURN: Duration = Duration::from_secs(3);
-/// How long a caller may take to say what it wants, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum size of a request body, and of a header.
+const MAX_REQUEST_BYTES: usize = 16 * 1024;
+/// Requests that are checked and recorded concurrently.
+const MAX_CONCURRENT: usize = 32;
+/// How long other requests wait for a slot before they are answered 503.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time limit of a client to send its request, and to read the response.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
@@ -81,7 +81,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(probes.await??)
 }
 
-/// Serves on `listener` until the end is asked for; `ready` says when it has begun.
+/// Serves on `listener` until shutdown; `ready` turns true when it has started.
 pub async fn serve(
     client: Client,
     settings: Settings,
@@ -104,7 +104,7 @@ pub async fn serve(
         background: background.clone(),
         settings,
         limits: Arc::new(Limits::new()),
-        turns: Arc::new(Semaphore::new(MOST_SERVED)),
+        slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
     });
     let Some(tls) = shutdown.or(certificate::first(&shown)).await else { return Ok(()) };
     let followed = certificate::follow(shown, tls.clone(), shutdown.clone());
@@ -112,24 +112,24 @@ pub async fn serve(
     shutdown.or(auth.ready()).await;
 
     listener.set_nonblocking(true)?;
-    info!("serving on {}", listener.local_addr()?);
+    info!("listening on {}", listener.local_addr()?);
     ready.send_replace(true);
     let handle = Handle::new();
-    let _end = Task::spawn("end of the auth service", {
+    let _end = Task::spawn("shutdown of the auth service", {
         let (handle, shutdown) = (handle.clone(), shutdown.clone());
         async move {
             shutdown.asked().await;
-            handle.graceful_shutdown(Some(PATIENCE));
+            handle.graceful_shutdown(Some(CLIENT_TIMEOUT));
         }
     });
-    let door = Door::new(auth.limits.clone());
-    let acceptor = RustlsAcceptor::new(tls).handshake_timeout(PATIENCE).acceptor(door);
+    let limiter = ConnectionLimiter::new(auth.limits.clone());
+    let acceptor = RustlsAcceptor::new(tls).handshake_timeout(CLIENT_TIMEOUT).acceptor(limiter);
     let mut server = axum_server::from_tcp(listener)?.handle(handle).acceptor(acceptor);
-    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    server.http_builder().http1().max_buf_size(MOST_BYTES);
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(CLIENT_TIMEOUT);
+    server.http_builder().http1().max_buf_size(MAX_REQUEST_BYTES);
     let router = router(auth).into_make_service_with_connect_info::<SocketAddr>();
-    let served = server.http1_only().serve(router).await.context("serve");
-    let _ = timeout(PATIENCE, background.join()).await;
+    let served = server.http1_only().serve(router).await.context("serve the auth service");
+    let _ = timeout(CLIENT_TIMEOUT, background.join()).await;
     served
 }
 
@@ -140,10 +140,10 @@ struct Auth {
     root_ca: Watched<ConfigMap>,
     generation: Watched<Secret>,
     requests: Requests,
-    /// What goes on when a caller hangs up.
+    /// Tasks that continue when a client disconnects.
     background: Arc<Background>,
     limits: Arc<Limits>,
-    turns: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
 fn router(auth: Arc<Auth>) -> Router {
@@ -154,30 +154,31 @@ fn router(auth: Arc<Auth>) -> Router {
         .fallback(async || {
             Failure::new(
                 StatusCode::NOT_FOUND,
-                "there is /info, /identity and /identity/certificate",
+                "no such path; there are /info, /identity and /identity/certificate",
             )
         })
         .method_not_allowed_fallback(async || {
-            let text = "GET /info, POST or DELETE /identity, POST /identity/certificate";
+            let text = "use GET /info, POST or DELETE /identity, POST /identity/certificate";
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, text)
         })
         .layer(middleware::from_fn(read_whole))
         .layer(middleware::from_fn_with_state(auth.clone(), limits::by_address))
-        .layer(middleware::from_fn(counted::count))
+        .layer(middleware::from_fn(request_metrics::count))
         .with_state(auth)
 }
 
-/// Reads all of a request before anything is done about it, and neither much of it nor for long.
+/// Reads the whole request before it is handled, within limits of size and time.
 async fn read_whole(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
-    let failure = match timeout(PATIENCE, to_bytes(body, MOST_BYTES)).await {
+    let failure = match timeout(CLIENT_TIMEOUT, to_bytes(body, MAX_REQUEST_BYTES)).await {
         Ok(Ok(body)) => return next.run(Request::from_parts(head, body.into())).await,
         Ok(Err(_)) => {
-            let text = format!("a request has at most {MOST_BYTES} bytes");
+            let text = format!("a request has at most {MAX_REQUEST_BYTES} bytes");
             Failure::new(StatusCode::PAYLOAD_TOO_LARGE, &text)
         }
         Err(_) => {
-            let text = format!("a request takes no longer than {} s", PATIENCE.as_secs());
+            let text =
+                format!("the request was not received within {} s", CLIENT_TIMEOUT.as_secs());
             Failure::new(StatusCode::REQUEST_TIMEOUT, &text)
         }
     };
@@ -197,7 +198,7 @@ async fn info(State(auth): State<Arc<Auth>>) -> Json<ClusterInfo> {
     })
 }
 
-/// An identity in the form of a token.
+/// Issues an identity in the form of a token.
 async fn token(
     State(auth): State<Arc<Auth>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
@@ -207,7 +208,7 @@ async fn token(
     identity(&auth, from.ip().to_canonical(), &request).await
 }
 
-/// An identity in the form of a certificate, where this cluster signs any.
+/// Issues an identity in the form of a certificate, or of a token where this cluster signs none.
 async fn certificate(
     State(auth): State<Arc<Auth>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
@@ -215,7 +216,7 @@ async fn certificate(
 ) -> Result<Response, Failure> {
     let request: IdentityRequest = read(&body)?;
     if request.signing_request.is_none() || request.nonce.is_none() {
-        let text = "a certificate takes a signingRequest and a nonce";
+        let text = "a request for a certificate needs signingRequest and nonce";
         return Err(Failure::new(StatusCode::BAD_REQUEST, text));
     }
     identity(&auth, from.ip().to_canonical(), &request).await
@@ -227,14 +228,17 @@ async fn identity(
     request: &IdentityRequest,
 ) -> Result<Response, Failure> {
     if request.cluster_id == auth.settings.cluster_id {
-        return Err(Failure::new(StatusCode::BAD_REQUEST, "this is the very same cluster"));
+        return Err(Failure::new(
+            StatusCode::BAD_REQUEST,
+            "clusterID is the id of this cluster itself",
+        ));
     }
     let peer = ClusterIdentity {
         cluster_name: name_or_id(request.cluster_name.as_ref(), &request.cluster_id),
         cluster_id: request.cluster_id.clone(),
     };
-    if let Some(error) = namesake(&auth.settings.cluster(), &peer) {
-        debug!("refused: {error}");
+    if let Some(error) = name_conflict(&auth.settings.cluster(), &peer) {
+        debug!("refused a request: {error}");
         let error = AuthError::new(error, Refusal::SameName);
         return Err(Failure::because(StatusCode::CONFLICT, error));
     }
@@ -242,13 +246,13 @@ async fn identity(
     let recorded = auth.record(from, &request.token, &new).await?;
     let answer = auth.requests.answer(&new, &recorded).await?;
     recorded.handed_over();
-    info!(cluster = %request.cluster_id, "handed over an identity");
+    info!(cluster = %request.cluster_id, "delivered an identity");
     Ok(Json(answer).into_response())
 }
 
 async fn release(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<StatusCode, Failure> {
     let release: IdentityRelease = read(&body)?;
-    let _turn = auth.turn().await?;
+    let _slot = auth.slot().await?;
     auth.requests.release(&release).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -262,39 +266,39 @@ impl Auth {
         self.requests.ready().await;
     }
 
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        let busy = "too many clusters ask at the same time: try again";
-        let turn = timeout(TURN, self.turns.clone().acquire_owned()).await;
-        let turn = turn.ok().and_then(Result::ok);
-        turn.ok_or_else(|| Failure::not_now(busy))
+    async fn slot(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let busy = "too many concurrent requests: try again";
+        let slot = timeout(QUEUE_TIMEOUT, self.slots.clone().acquire_owned()).await;
+        let slot = slot.ok().and_then(Result::ok);
+        slot.ok_or_else(|| Failure::unavailable(busy))
     }
 
-    /// Records a request that is let in. The turn ends with that: however long the control plane takes
-    /// to answer, nobody else waits for it.
+    /// Records an admitted request. The slot is released then: however long the controllers take to
+    /// answer, no other request waits for that.
     async fn record(
         self: &Arc<Self>,
         from: IpAddr,
         token: &Confidential,
         new: &Record,
     ) -> Result<Recorded, Failure> {
-        // Who is refused without a look at a token takes nobody's turn.
+        // Requests that are refused without comparing a token take no slot.
         let decided = self.decide(from, token, new)?;
-        let turn = self.turn().await?;
+        let slot = self.slot().await?;
         let admitted = match decided {
             Some(admitted) => admitted,
-            None => self.compare(from, token, new).await?,
+            None => self.admit_by_token(from, token, new).await?,
         };
-        // Who hangs up does not stop this half way: what is written is always known to be.
+        // In a task of its own: a client that disconnects must not interrupt the write.
         let (auth, new) = (self.clone(), new.clone());
         let recording = self.background.complete("record a request", async move {
-            let _turn = turn;
+            let _slot = slot;
             auth.requests.record(&new, admitted, &auth.limits).await
         });
-        let stopped = || Err(Failure::not_now("it has been stopped: try again"));
+        let stopped = || Err(Failure::unavailable("the service is shutting down: try again"));
         recording.await.unwrap_or_else(stopped)
     }
 
-    /// Whether a request is let in, where that takes no look at a token. `None`: it does.
+    /// Decides on requests for which no token has to be compared. `None`: one has to be.
     fn decide(
         &self,
         from: IpAddr,
@@ -303,24 +307,24 @@ impl Auth {
     ) -> Result<Option<Admitted>, Failure> {
         if token.is_empty() {
             let admitted = self.tokens().admit(token);
-            return self.by_token(from, new, admitted).map(Some);
+            return self.apply_token_result(from, new, admitted).map(Some);
         }
-        match self.limits.may_show_a_token(from) {
+        match self.limits.check_tokens(from) {
             Ok(()) => Ok(None),
-            Err(failure) => self.by_nonce(new, failure).map(Some),
+            Err(failure) => self.admit_by_nonce(new, failure).map(Some),
         }
     }
 
-    /// Whether a request is let in, by its token. In a turn, so that nobody can try many at a time.
-    async fn compare(
+    /// Decides by the token. With a slot, so that nobody can try many at a time.
+    async fn admit_by_token(
         &self,
         from: IpAddr,
         token: &Confidential,
         new: &Record,
     ) -> Result<Admitted, Failure> {
-        // There may have been too many since the turn was asked for.
-        if let Err(failure) = self.limits.may_show_a_token(from) {
-            return self.by_nonce(new, failure);
+        // The limit may have been reached while waiting for the slot.
+        if let Err(failure) = self.limits.check_tokens(from) {
+            return self.admit_by_nonce(new, failure);
         }
         let mut tokens = self.tokens();
         let mut admitted = tokens.admit(token);
@@ -328,40 +332,41 @@ impl Auth {
             tokens.this_cluster = self.requests.return_token(&new.cluster_id).await?;
             admitted = tokens.admit(token);
         }
-        self.by_token(from, new, admitted)
+        self.apply_token_result(from, new, admitted)
     }
 
-    /// The tokens that count, but for the one for this cluster, which the API server has.
+    /// The accepted tokens, except the one for this cluster only, which is read from the API
+    /// server.
     fn tokens(&self) -> Tokens {
         let none_needed = self.config.only().is_some_and(|config| config.spec.auth.empty_token);
         let everybody = self.token.only().and_then(|token| token_in(&token)).unwrap_or_default();
         Tokens { everybody, none_needed, ..Tokens::default() }
     }
 
-    /// Whether a request is let in, by what was found of its token.
-    fn by_token(
+    /// Decides by the result of the token check.
+    fn apply_token_result(
         &self,
         from: IpAddr,
         new: &Record,
         admitted: Result<(), Refusal>,
     ) -> Result<Admitted, Failure> {
         let Err(refusal) = admitted else { return Ok(Admitted::ByToken) };
-        self.by_nonce(new, Failure::unauthorized(refusal)).inspect_err(|_| {
+        self.admit_by_nonce(new, Failure::unauthorized(refusal)).inspect_err(|_| {
             if refusal == Refusal::WrongToken {
-                self.limits.wrong_token(from);
+                self.limits.count_wrong_token(from);
             }
-            warn!(cluster = %new.cluster_id, %from, ?refusal, "refused");
+            warn!(cluster = %new.cluster_id, %from, ?refusal, "refused a request for an identity");
         })
     }
 
-    /// Who renews a certificate has shown a token before, which may have been changed since.
-    fn by_nonce(&self, new: &Record, otherwise: Failure) -> Result<Admitted, Failure> {
+    /// A renewal needs no token: the cluster has shown one before, which may have changed since.
+    fn admit_by_nonce(&self, new: &Record, otherwise: Failure) -> Result<Admitted, Failure> {
         if self.requests.renews(new) { Ok(Admitted::ByNonce(otherwise)) } else { Err(otherwise) }
     }
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| {
-        Failure::new(StatusCode::BAD_REQUEST, &format!("this is not what was expected: {error}"))
+        Failure::new(StatusCode::BAD_REQUEST, &format!("invalid request body: {error}"))
     })
 }

@@ -1,23 +1,23 @@
-//! Rights of accounts and users in a namespace.
+//! RoleBindings of ServiceAccounts and users in a namespace.
 
 use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use kube::api::ObjectMeta;
 
-/// Where the rights are said.
+/// The role that a binding refers to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rights<'a> {
-    /// By a Role of the same namespace.
+    /// A Role of the same namespace.
     Role(&'a str),
-    /// By a ClusterRole.
+    /// A ClusterRole.
     ClusterRole(&'a str),
 }
 
-/// The RoleBinding of this name, that gives rights to the account of a namespace.
+/// A RoleBinding of a role to the ServiceAccount of a namespace.
 pub(crate) fn binding(name: &str, rights: Rights<'_>, account: (&str, &str)) -> RoleBinding {
     bind(name, rights, vec![account_of(account)])
 }
 
-/// An account of a namespace.
+/// A ServiceAccount as a subject.
 pub(crate) fn account_of((name, namespace): (&str, &str)) -> Subject {
     Subject {
         kind: "ServiceAccount".to_owned(),
@@ -27,7 +27,7 @@ pub(crate) fn account_of((name, namespace): (&str, &str)) -> Subject {
     }
 }
 
-/// Whoever shows a certificate with this name.
+/// The user of a client certificate as a subject.
 pub(crate) fn user(name: String) -> Subject {
     Subject {
         kind: "User".to_owned(),
@@ -37,7 +37,7 @@ pub(crate) fn user(name: String) -> Subject {
     }
 }
 
-/// The RoleBinding of this name, that gives rights to all of these.
+/// A RoleBinding of a role to all these subjects.
 pub(crate) fn bind(name: &str, rights: Rights<'_>, subjects: Vec<Subject>) -> RoleBinding {
     let (kind, role) = match rights {
         Rights::Role(role) => ("Role", role),

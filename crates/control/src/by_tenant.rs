@@ -1,4 +1,4 @@
-//! Which ForeignClusters what happens in a tenant namespace is about.
+//! Maps changes in tenant namespaces to ForeignClusters.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
@@ -12,14 +12,14 @@ use tombolo_runtime::{
     queue::Queue,
 };
 
-/// Asks for looks at ForeignClusters, by name.
+/// Enqueues ForeignClusters by name.
 pub(crate) struct ByTenant<'a> {
     watches: &'a Watches,
     queue: &'a Queue<String>,
     known: Known,
 }
 
-/// The ForeignClusters, and the namespaces.
+/// Indexes of ForeignClusters and namespaces.
 #[derive(Clone)]
 struct Known {
     clusters: Store<ForeignCluster>,
@@ -27,18 +27,18 @@ struct Known {
 }
 
 impl<'a> ByTenant<'a> {
-    /// Asks for those that change themselves, and for those whose namespace does.
+    /// Enqueues ForeignClusters that change, or whose tenant namespace changes.
     pub fn feed(watches: &'a Watches, queue: &'a Queue<String>) -> Self {
         let (clusters, namespaces) = (watches.of::<ForeignCluster>(), watches.of::<Namespace>());
         let known =
             Known { clusters: clusters.index().clone(), namespaces: namespaces.index().clone() };
         clusters.feed(queue, |cluster| [cluster.name_any()]);
-        let seen = known.clone();
-        namespaces.feed(queue, move |namespace| seen.of(namespace));
+        let index = known.clone();
+        namespaces.feed(queue, move |namespace| index.of(namespace));
         Self { watches, queue, known }
     }
 
-    /// And for those in whose namespace an object of this kind changes.
+    /// Also enqueues those in whose tenant namespace an object of this kind changes.
     pub fn and<K: Object>(self) -> Self {
         let known = self.known.clone();
         self.watches.of::<K>().feed(self.queue, move |object| {
@@ -56,7 +56,7 @@ impl Known {
     }
 }
 
-/// The names of the ForeignClusters for a cluster.
+/// Names of the ForeignClusters with this cluster id.
 pub(crate) fn with_id(clusters: &Store<ForeignCluster>, id: &ClusterId) -> Vec<String> {
     let found = clusters.state_filter(|cluster| id_of(cluster) == Some(id));
     found.iter().map(|cluster| cluster.name_any()).collect()

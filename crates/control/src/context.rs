@@ -1,4 +1,4 @@
-//! What every controller needs.
+//! State shared by all controllers.
 
 use kube::Client;
 use tombolo_runtime::{
@@ -8,22 +8,22 @@ use tombolo_runtime::{
 /// Shared by all controllers of this process.
 #[derive(Clone)]
 pub struct Context {
-    /// This cluster.
+    /// Client of this cluster.
     pub client: Client,
-    /// What is in it.
+    /// Watches of its objects.
     pub watches: Watches,
-    /// Which cluster this is.
+    /// Id, name and networks of this cluster.
     pub settings: Settings,
-    /// The other ones.
+    /// Clients of other clusters.
     pub remotes: Remotes,
-    /// When to end.
+    /// Signals shutdown.
     pub shutdown: Shutdown,
-    /// What to say to people.
+    /// Writes Kubernetes events.
     pub events: Events,
 }
 
 impl Context {
-    /// Of the cluster that `client` is for, until the end is asked for.
+    /// The context of the cluster that `client` is for, until shutdown.
     pub fn new(client: Client, settings: Settings, shutdown: Shutdown) -> Self {
         Self {
             watches: Watches::new(client.clone()),
@@ -42,5 +42,5 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// Name under which controllers apply.
+/// Field manager of the controllers.
 pub const MANAGER: &str = "liqo-control";

@@ -1,6 +1,6 @@
-//! `tombolo discovery`: finds other clusters in the local network, by mDNS, and is found by them;
-//! finds those that DNS domains list. What it finds becomes a ForeignCluster, and goes again when
-//! it is seen no more.
+//! `tombolo discovery`: announces this cluster in the local network by mDNS and discovers others
+//! there, and discovers clusters that DNS domains list. Each discovered cluster becomes a
+//! ForeignCluster, which expires when the cluster is no longer announced or listed.
 
 mod dns;
 mod domains;
@@ -26,7 +26,9 @@ use tombolo_api::{
     config::{ClusterConfig, DiscoveryConfig},
     names::{AUTH_SERVICE, CLUSTER_CONFIG, NAMESPACE},
 };
-use tombolo_core::discovery::{Announcement, Here, Host, Neighbours, News, local_networks};
+use tombolo_core::discovery::{
+    Announcement, Host, LocalCluster, NeighbourChange, Neighbours, local_networks,
+};
 use tombolo_runtime::{
     client, health, metrics,
     observe::{Watched, named},
@@ -39,19 +41,19 @@ pub use dns::Servers;
 use domains::Domains;
 use entries::Entries;
 use interfaces::Interfaces;
-use mdns::{Heard, Mdns, News as MdnsNews, is_busy};
+use mdns::{Mdns, MdnsEvent, MdnsEvents, is_queue_full};
 
 const HEALTH_PORT: u16 = 10281;
-/// Clusters that are asked at the same time whether they are still there.
-const ASKED_AT_ONCE: usize = 32;
-/// Shortest pause between two looks at what time has changed.
-const PAUSE: Duration = Duration::from_millis(200);
-/// When to write again what could not be written, and to tell mDNS again what it could not take.
+/// Concurrent mDNS queries whether a neighbour is still there.
+const MAX_CONCURRENT_QUERIES: usize = 32;
+/// Minimum interval between two passes over expired entries.
+const MIN_PASS_INTERVAL: Duration = Duration::from_millis(200);
+/// Retry interval of failed writes, and of commands while the queue of the mDNS daemon is full.
 const RETRY: Duration = Duration::from_secs(1);
-/// As many are remembered of those who announce what can't be used.
-const MOST_COMPLAINTS: usize = 100;
+/// Limit of remembered warnings about invalid announcements.
+const MAX_WARNINGS: usize = 100;
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
@@ -61,8 +63,8 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(probes.await??)
 }
 
-/// Announces and searches, domains at these DNS servers, until the end is asked for; `ready` says
-/// when it has begun.
+/// Announces and discovers until shutdown; domains are searched at these DNS servers. `ready` turns
+/// true when it has started.
 pub async fn serve(
     client: Client,
     settings: Settings,
@@ -86,14 +88,14 @@ pub async fn serve(
         entries,
         domains,
         interfaces: Interfaces::watch().context("watch the interfaces of the node")?,
-        mdns: Mdns::start().context("speak mDNS")?,
+        mdns: Mdns::start().context("start the mDNS daemon")?,
         networks: Vec::new(),
         neighbours: Neighbours::default(),
-        complaints: BTreeMap::new(),
+        warnings: BTreeMap::new(),
         unwritten: BTreeSet::new(),
         decided: BTreeSet::new(),
-        again: None,
-        watching: Timestamp::now(),
+        retry_mdns: None,
+        searching_since: Timestamp::now(),
         announce: Instant::now(),
         next: Instant::now(),
     };
@@ -114,22 +116,22 @@ struct Discovery {
     domains: Domains,
     interfaces: Interfaces,
     mdns: Mdns,
-    /// Our addresses in the local networks.
+    /// Addresses of this node in the local networks.
     networks: Vec<IpNet>,
     neighbours: Neighbours,
-    /// Who announces what can't be used, and what is wrong with it.
-    complaints: BTreeMap<String, String>,
-    /// Whose entries are still to be written.
+    /// Invalid announcements by name, and what is wrong with them.
+    warnings: BTreeMap<String, String>,
+    /// Names of neighbours whose entries are still to be written.
     unwritten: BTreeSet<String>,
-    /// Of which entries, by UID, it is decided whether to join them, while each is to be joined.
+    /// UIDs of entries for which `autojoin` has been applied or ruled out.
     decided: BTreeSet<String>,
-    /// When to tell mDNS again what it could not take.
-    again: Option<Instant>,
-    /// Since when they are looked for.
-    watching: Timestamp,
-    /// When to announce this cluster again.
+    /// When to retry a command that the mDNS daemon had no room for.
+    retry_mdns: Option<Instant>,
+    /// Start of the mDNS search.
+    searching_since: Timestamp,
+    /// When to repeat the announcement of this cluster.
     announce: Instant,
-    /// When to look at what time has changed.
+    /// When to run the timers next.
     next: Instant,
 }
 
@@ -137,34 +139,34 @@ impl Discovery {
     async fn run(&mut self) -> anyhow::Result<()> {
         let (mut configs, mut services) = (self.config.changes(), self.service.changes());
         let mut entries = self.entries.changes();
-        self.follow(true).await?;
+        self.follow_changes(true).await?;
         loop {
-            let again = self.again;
+            let retry = self.retry_mdns;
             tokio::select! {
                 changed = configs.changed() => {
-                    if changed.is_ok() { self.follow(true).await?; }
+                    if changed.is_ok() { self.follow_changes(true).await?; }
                     self.domains.search_now();
                 }
                 changed = services.changed() => {
-                    if changed.is_ok() { self.follow(true).await?; }
+                    if changed.is_ok() { self.follow_changes(true).await?; }
                 }
                 changed = self.interfaces.changed() => {
                     changed.context("watch the interfaces of the node")?;
-                    self.follow(false).await?;
+                    self.follow_changes(false).await?;
                 }
-                () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
-                    self.follow(true).await?;
+                () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
+                    self.follow_changes(true).await?;
                 }
-                news = self.mdns.hear() => {
-                    self.note(news.context("listen to the local network")?).await;
+                events = self.mdns.receive() => {
+                    self.handle(events.context("receive mDNS events")?).await;
                 }
-                // There may be no peering any more that has kept one.
+                // A peering that kept an entry from expiring may be over.
                 Ok(()) = entries.changed() => self.next = self.next.min(Instant::now() + RETRY),
                 (domain, search) = self.domains.search(&self.entries) => {
                     let config = self.settings();
-                    self.domains.note(&domain, &search, &self.entries, &config).await;
+                    self.domains.handle(&domain, &search, &self.entries, &config).await;
                 }
-                () = sleep_until(self.next) => self.look_after().await,
+                () = sleep_until(self.next) => self.run_timers().await,
             }
         }
     }
@@ -173,48 +175,49 @@ impl Discovery {
         self.config.only().map(|config| config.spec.discovery.clone()).unwrap_or_default()
     }
 
-    /// Looks around, and adjusts if our addresses have changed or something else has. If mDNS has
-    /// too much to do for that, it is told again.
-    async fn follow(&mut self, something_else: bool) -> anyhow::Result<()> {
-        let is_due = self.again.take().is_some() || something_else;
-        match self.try_to_follow(is_due).await {
-            Err(error) if is_busy(&error) => {
+    /// Refreshes the interfaces, and applies the configuration if the addresses or something else
+    /// has changed. Retries later if the queue of the mDNS daemon is full.
+    async fn follow_changes(&mut self, something_else: bool) -> anyhow::Result<()> {
+        let is_due = self.retry_mdns.take().is_some() || something_else;
+        match self.try_to_follow_changes(is_due).await {
+            Err(error) if is_queue_full(&error) => {
                 warn!("{error:#}");
-                self.again = Some(Instant::now() + RETRY);
+                self.retry_mdns = Some(Instant::now() + RETRY);
                 Ok(())
             }
             done => done,
         }
     }
 
-    async fn try_to_follow(&mut self, is_due: bool) -> anyhow::Result<()> {
-        if self.look_around().await? || is_due {
+    async fn try_to_follow_changes(&mut self, is_due: bool) -> anyhow::Result<()> {
+        if self.refresh_interfaces().await? || is_due {
             self.adjust()?;
         }
         Ok(())
     }
 
-    /// Speaks on the interfaces that there are now. Says whether our addresses there have changed.
-    async fn look_around(&mut self) -> anyhow::Result<bool> {
+    /// Uses the current interfaces for mDNS. Returns whether our addresses there have changed.
+    async fn refresh_interfaces(&mut self) -> anyhow::Result<bool> {
         let config = self.settings();
         let Settings { host_ip, pod_cidr, service_cidr, .. } = &self.settings;
         let inner = [pod_cidr.net(), service_cidr.net()];
-        let host = Host { address: *host_ip, inner: &inner, wanted: &config.interfaces };
+        let host =
+            Host { address: *host_ip, cluster_networks: &inner, interfaces: &config.interfaces };
         let interfaces = self.interfaces.list().await.context("list the interfaces of the node")?;
         let interfaces = local_networks(&interfaces, &host);
-        self.mdns.speak_on(&interfaces).context("choose the interfaces for mDNS")?;
+        self.mdns.set_interfaces(&interfaces).context("set the interfaces of the mDNS daemon")?;
         let networks: Vec<IpNet> =
             interfaces.iter().flat_map(|it| it.addresses.iter().copied()).collect();
         let changed = networks != self.networks;
         if changed {
             let names: Vec<&str> = interfaces.iter().map(|it| it.name.as_str()).collect();
-            info!(interfaces = names.join(", "), "these lead to local networks");
+            info!(interfaces = names.join(", "), "using these interfaces for mDNS");
             self.networks = networks;
         }
         Ok(changed)
     }
 
-    /// Announces and searches as the configuration says now.
+    /// Announces and searches as currently configured.
     fn adjust(&mut self) -> anyhow::Result<()> {
         let config = self.settings();
         let announcement = self.service.only().and_then(|service| {
@@ -223,109 +226,110 @@ impl Discovery {
         });
         self.mdns.announce(announcement).context("announce this cluster")?;
         self.announce = self.announce.min(Instant::now() + period(&config));
-        let begins = self.mdns.search(config.enabled).context("search for clusters")?;
+        let begins = self.mdns.search(config.enabled).context("browse for clusters by mDNS")?;
         if begins {
-            self.watching = Timestamp::now();
+            self.searching_since = Timestamp::now();
         }
-        // Without a search no goodbye is heard.
+        // Without a search no goodbyes are received.
         if begins || !config.enabled {
-            self.forget();
+            self.clear_neighbours();
         }
         if !config.autojoin {
             self.decided.clear();
         }
-        // They may mean something else now.
+        // The group may have changed, and with it which neighbours matter.
         self.unwritten.extend(self.neighbours.iter().map(|(name, _)| name.clone()));
         self.next = Instant::now();
         Ok(())
     }
 
-    /// Whoever was there may go unheard.
-    fn forget(&mut self) {
+    /// Forgets all neighbours: their goodbyes may have been lost.
+    fn clear_neighbours(&mut self) {
         self.neighbours.clear();
-        metrics::announced(0);
+        metrics::set_announced_clusters(0);
     }
 
-    async fn note(&mut self, news: MdnsNews) {
+    async fn handle(&mut self, events: MdnsEvents) {
         let now = Timestamp::now();
-        if news.missed {
-            self.forget();
-            self.watching = now;
+        if events.lost {
+            self.clear_neighbours();
+            self.searching_since = now;
         }
         let mut seen = BTreeSet::new();
-        for (name, heard) in news.heard {
-            match heard {
-                Heard::Announcement(it) if it.cluster.cluster_id == self.settings.cluster_id => {}
-                Heard::Announcement(it) => {
+        for (name, event) in events.by_name {
+            match event {
+                MdnsEvent::Announcement(it)
+                    if it.cluster.cluster_id == self.settings.cluster_id => {}
+                MdnsEvent::Announcement(it) => {
                     let cluster = it.cluster.clone();
-                    match self.neighbours.hear(&name, it, now) {
-                        News::TooMany => {
-                            self.complain(name, "there are too many clusters".to_owned());
+                    match self.neighbours.announced(&name, it, now) {
+                        NeighbourChange::TooMany => {
+                            self.warn_once(name, "too many clusters are announced".to_owned());
                             continue;
                         }
-                        News::New => {
+                        NeighbourChange::Updated => {
                             let (cluster, id) = (&cluster.cluster_name, &cluster.cluster_id);
-                            info!(%cluster, %id, "heard of a cluster");
+                            info!(%cluster, %id, "discovered a cluster by mDNS");
                         }
-                        News::Known => {}
+                        NeighbourChange::Unchanged => {}
                     }
-                    self.complaints.remove(&name);
+                    self.warnings.remove(&name);
                     seen.insert(name);
                 }
-                Heard::Goodbye => {
-                    self.complaints.remove(&name);
-                    self.lose(&name);
+                MdnsEvent::Goodbye => {
+                    self.warnings.remove(&name);
+                    self.remove_neighbour(&name);
                 }
-                Heard::Nonsense(what) => {
-                    self.lose(&name);
-                    self.complain(name, what.to_string());
+                MdnsEvent::Invalid(what) => {
+                    self.remove_neighbour(&name);
+                    self.warn_once(name, what.to_string());
                 }
             }
         }
-        metrics::announced(self.neighbours.iter().count());
+        metrics::set_announced_clusters(self.neighbours.iter().count());
         self.write(&seen).await;
     }
 
-    fn lose(&mut self, name: &str) {
-        if let Some(gone) = self.neighbours.lose(name) {
+    fn remove_neighbour(&mut self, name: &str) {
+        if let Some(gone) = self.neighbours.remove(name) {
             let cluster = gone.announcement.cluster.cluster_name;
-            info!(%cluster, "the cluster is not announced any more");
+            info!(%cluster, "the cluster is no longer announced");
             self.next = Instant::now();
         }
     }
 
-    /// Once, however often it is announced.
-    fn complain(&mut self, name: String, what: String) {
-        let is_known = self.complaints.get(&name) == Some(&what);
-        if !is_known && self.complaints.len() < MOST_COMPLAINTS {
-            warn!(name, "in the local network: {what}");
-            self.complaints.insert(name, what);
+    /// Logs a warning once, however often it is announced.
+    fn warn_once(&mut self, name: String, what: String) {
+        let is_known = self.warnings.get(&name) == Some(&what);
+        if !is_known && self.warnings.len() < MAX_WARNINGS {
+            warn!(name, "can't use an mDNS announcement: {what}");
+            self.warnings.insert(name, what);
         }
     }
 
-    /// Writes that those of these names who are there were seen.
+    /// Writes the entries of the neighbours with these names.
     async fn write(&mut self, names: &BTreeSet<String>) {
         let config = self.settings();
         let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
-        let here = Here { us, networks, config: &config };
+        let local = LocalCluster { us, networks, config: &config };
         let there = self.neighbours.iter().filter(|(name, _)| names.contains(*name));
         let there: Vec<_> = there.collect();
-        let unwritten = self.entries.seen(there.iter().copied(), &here).await;
+        let unwritten = self.entries.announced(there.iter().copied(), &local).await;
         self.unwritten.extend(unwritten);
         if config.autojoin {
-            self.decided = self.entries.join(there.into_iter(), &here, &self.decided).await;
+            self.decided = self.entries.join(there.into_iter(), &local, &self.decided).await;
         }
         let now = Timestamp::now();
-        let due = self.neighbours.next().map(|time| until(time, now).max(PAUSE));
+        let due = self.neighbours.next_due().map(|time| until(time, now).max(MIN_PASS_INTERVAL));
         let retry = (!self.unwritten.is_empty()).then_some(RETRY);
         if let Some(soon) = due.into_iter().chain(retry).min() {
             self.next = self.next.min(Instant::now() + soon);
         }
     }
 
-    /// Looks after what time changes, and notes when to do so again: this cluster is announced anew,
-    /// who was silent is asked, what has expired goes.
-    async fn look_after(&mut self) {
+    /// Repeats the announcement of this cluster, queries silent neighbours, deletes expired
+    /// entries, and schedules the next run.
+    async fn run_timers(&mut self) {
         let config = self.settings();
         let now = Timestamp::now();
         if self.announce <= Instant::now() {
@@ -333,25 +337,25 @@ impl Discovery {
             self.announce = Instant::now() + period(&config);
         }
         let mut due = std::mem::take(&mut self.unwritten);
-        due.extend(self.neighbours.answered(now));
-        for name in self.neighbours.ask(now, ASKED_AT_ONCE) {
-            if !self.mdns.ask(&name) {
-                self.neighbours.not_asked(&name);
+        due.extend(self.neighbours.confirmed(now));
+        for name in self.neighbours.start_queries(now, MAX_CONCURRENT_QUERIES) {
+            if !self.mdns.verify(&name) {
+                self.neighbours.cancel_query(&name);
             }
         }
         let (us, networks) = (&self.settings.cluster_id, &self.networks[..]);
-        let here = Here { us, networks, config: &config };
-        let (entries, domains, since) = (&self.entries, self.domains.uids(), self.watching);
-        let expiry = entries.collect_lan(&self.neighbours, &here, &domains, since, now).await;
+        let local = LocalCluster { us, networks, config: &config };
+        let (entries, domains, since) = (&self.entries, self.domains.uids(), self.searching_since);
+        let expiry = entries.collect_lan(&self.neighbours, &local, &domains, since, now).await;
         self.next = self.announce;
         if let Some(expiry) = expiry {
-            self.next = self.next.min(Instant::now() + until(expiry, now).max(PAUSE));
+            self.next = self.next.min(Instant::now() + until(expiry, now).max(MIN_PASS_INTERVAL));
         }
         self.write(&due).await;
     }
 }
 
-/// How often this cluster is announced: who misses it once or twice still knows.
+/// Announcement interval: a receiver may miss one or two before the TTL expires.
 fn period(config: &DiscoveryConfig) -> Duration {
     Duration::from_secs(config.ttl_seconds.into()) / 3
 }

@@ -1,18 +1,18 @@
-//! Gets to know other clusters: asks the auth service that a ForeignCluster names who it is, gets
-//! an identity there, and keeps it fresh.
+//! Authenticates with other clusters: queries the auth service of a ForeignCluster for the
+//! cluster's id, requests an identity there and renews it.
 
-mod ask;
 pub(crate) mod auth_service;
 mod authenticate;
-mod ending;
-mod forgotten;
+mod connect_backoff;
+mod deletion;
+mod identity_state;
 mod incoming;
-mod kept;
 mod manual;
 mod own_key;
-mod pace;
-mod stored;
-mod vain;
+mod request_identity;
+mod retained_identity;
+mod status_rate_limit;
+mod stored_identity;
 
 use std::{
     sync::Arc,
@@ -38,7 +38,7 @@ use tombolo_core::{
 };
 use tombolo_runtime::{
     finalizer,
-    metrics::{self, Met},
+    metrics::{self, IdentitySource},
     observe::Watched,
     queue::{self, Again, Lane, queue},
     writer,
@@ -50,23 +50,24 @@ use crate::{
     context::Context,
     identity::failed,
 };
-use pace::Pace;
-use vain::Vain;
+use connect_backoff::ConnectBackoff;
+use status_rate_limit::StatusRateLimit;
 
 pub(crate) const MANAGER: &str = "liqo-control/foreign_cluster";
 
-/// A refusal may be over when somebody over there has changed something.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Retry interval after a refusal: somebody may have changed the token or settings of the other
+/// cluster.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
-/// Another cluster may give what has ended before it begins: no reason to never rest.
-const SHORTEST: Duration = Duration::from_secs(5);
+/// Minimum interval between checks: another cluster may issue identities that have expired already.
+const MIN_RECHECK: Duration = Duration::from_secs(5);
 
-/// Reason of the condition when there is an identity.
+/// Reason of the condition `Authenticated` while the identity is valid.
 const ACCEPTED: &str = "Accepted";
-/// The same when it is time for the next one, and that can't be had.
+/// Reason of the condition while the identity is valid, but its renewal fails.
 const RENEWAL_FAILING: &str = "RenewalFailing";
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let known = context.watches.of::<ForeignCluster>();
@@ -85,8 +86,8 @@ pub async fn run(context: Arc<Context>) {
         let id = token.labels().get(CLUSTER_ID_LABEL).and_then(|id| id.parse().ok());
         id.map(|id| with_id(&clusters, &id)).unwrap_or_default()
     });
-    let (pace, vain) = (Pace::default(), Vain::default());
-    let state = Clusters { context: context.clone(), known, tokens, pace, vain };
+    let (rate_limit, backoff) = (StatusRateLimit::default(), ConnectBackoff::default());
+    let state = Clusters { context: context.clone(), known, tokens, rate_limit, backoff };
     let lane = |name: &String| state.known.get("", name).map_or(Lane::Main, |entry| lane(&entry));
     let work = queue::run_in_lanes("foreign-cluster", asked, lane, async |name: String| {
         state.known.filled().await;
@@ -94,43 +95,44 @@ pub async fn run(context: Arc<Context>) {
         match state.known.get("", &name) {
             Some(entry) => reconcile(&entry, &state).await,
             None => {
-                state.pace.forget(&name);
-                state.vain.forget(&name);
+                state.rate_limit.forget(&name);
+                state.backoff.forget(&name);
                 Ok(Again::WhenAsked)
             }
         }
     });
     tokio::join!(
         incoming::run(context.clone()),
-        forgotten::run(context.clone()),
+        retained_identity::run(context.clone()),
         context.shutdown.or(work)
     );
 }
 
-/// What is shared by all entries.
+/// State shared by all ForeignClusters.
 pub(crate) struct Clusters {
     context: Arc<Context>,
     known: Arc<Watched<ForeignCluster>>,
-    /// The tokens for them.
+    /// Tokens that other clusters accept.
     tokens: Watched<Secret>,
-    pace: Pace,
-    vain: Vain,
+    rate_limit: StatusRateLimit,
+    backoff: ConnectBackoff,
 }
 
-/// Anybody can announce clusters that never answer: those that have given an identity don't wait for them.
+/// Anybody can announce clusters that never answer. Clusters that have issued an identity have a
+/// lane of their own, so they never queue behind them.
 fn lane(entry: &ForeignCluster) -> Lane {
     let status = entry.status.as_ref().and_then(|status| status.auth_status);
     if status == Some(AuthStatus::Accepted) { Lane::Main } else { Lane::Slow }
 }
 
-/// Something stands in the way of an identity.
+/// Why there is no identity.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub(crate) struct Setback {
     status: AuthStatus,
     reason: &'static str,
     message: String,
-    /// Whether it may help to try again soon.
+    /// Whether a retry soon may succeed.
     soon: bool,
 }
 
@@ -144,17 +146,17 @@ enum Error {
     Setback(#[from] Setback),
 }
 
-/// What has been reached.
+/// A valid identity.
 #[derive(Clone)]
 struct Authenticated {
     tenant: TenantNamespace,
     server: String,
-    /// Token or certificate.
+    /// `token` or `certificate`.
     form: &'static str,
-    /// Whether it was there already.
-    met: Met,
+    /// Whether it was issued just now.
+    source: IdentitySource,
     renew_at: Timestamp,
-    /// Why the next one, which it is time for, can't be had, and until when this one counts.
+    /// Why the renewal that is due fails, and when the identity expires.
     overdue: Option<String>,
 }
 
@@ -162,69 +164,73 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
     let client = &state.context.client;
     let clusters = Api::<ForeignCluster>::all(client.clone());
     if entry.metadata.deletion_timestamp.is_some() {
-        state.pace.forget(&entry.name_any());
-        if ending::is_done(&state.context, entry).await? {
-            finalizer::remove(&clusters, entry, FINALIZER)
-                .await
-                .map_err(failed(format!("let go of ForeignCluster {}", entry.name_any())))?;
+        state.rate_limit.forget(&entry.name_any());
+        if deletion::is_done(&state.context, entry).await? {
+            finalizer::remove(&clusters, entry, FINALIZER).await.map_err(failed(format!(
+                "remove the finalizer of ForeignCluster {}",
+                entry.name_any()
+            )))?;
         }
         return Ok(Again::WhenAsked);
     }
     if incoming::is_over(&state.context, entry).await? {
-        // If it stands for another request meanwhile, it stays.
+        // If it belongs to a new request by now, it has changed and is not deleted.
         writer::delete_if_unchanged(&clusters, entry)
             .await
             .map_err(failed(format!("delete ForeignCluster {}", entry.name_any())))?;
         return Ok(Again::WhenAsked);
     }
     let began = Instant::now();
-    if let Some(left) = state.vain.left_alone(entry, began) {
+    if let Some(left) = state.backoff.remaining(entry, began) {
         return Ok(Again::After(left));
     }
     let entry = &*manual::labelled(&clusters, entry).await?;
     let status = entry.status.as_ref();
     let is_known = status.is_some_and(|status| status.tenant_namespace.is_some());
-    // What was written just now may not be seen yet: also who is kept already may have been met.
+    // The watch may lag behind our own writes: an entry with a finalizer may have an identity too.
     let reached = if is_known && finalizer::has(entry, FINALIZER) {
         authenticate::run(state, entry).await
     } else {
-        let kept = async {
-            let kept = finalizer::keep(&clusters, entry, FINALIZER).await;
-            Ok(kept.map_err(failed(format!("keep ForeignCluster {}", entry.name_any())))?)
+        let finalized = async {
+            let finalized = finalizer::keep(&clusters, entry, FINALIZER).await;
+            Ok(finalized.map_err(failed(format!(
+                "add the finalizer to ForeignCluster {}",
+                entry.name_any()
+            )))?)
         };
-        authenticate::first(state, entry, kept).await
+        authenticate::first(state, entry, finalized).await
     };
     match reached {
         Ok(reached) => {
-            state.vain.forget(&entry.name_any());
-            let (reason, message) = said_of(entry, &reached);
+            state.backoff.forget(&entry.name_any());
+            let (reason, message) = condition_of(entry, &reached);
             let accepted = AuthStatus::Accepted;
-            let unsaid = report(state, entry, accepted, Some(&reached), reason, &message).await?;
+            let deferred = report(state, entry, accepted, Some(&reached), reason, &message).await?;
             let left = reached.renew_at.duration_since(Timestamp::now());
             let left: Duration = left.try_into().unwrap_or_default();
-            Ok(Again::After(left.min(unsaid.unwrap_or(left)).max(SHORTEST)))
+            Ok(Again::After(left.min(deferred.unwrap_or(left)).max(MIN_RECHECK)))
         }
         Err(Error::Setback(setback)) => {
-            // What is not said now is said when it is asked again.
+            // A deferred status is written with the next attempt.
             report(state, entry, setback.status, None, setback.reason, &setback.message).await?;
             if !setback.soon {
-                state.vain.forget(&entry.name_any());
-                return Ok(Again::After(ASK_AGAIN));
+                state.backoff.forget(&entry.name_any());
+                return Ok(Again::After(REFUSED_RETRY));
             }
-            let wait = state.vain.again(entry, began, Instant::now());
+            let wait = state.backoff.failed_attempt(entry, began, Instant::now());
             Ok(wait.map_or(Again::Soon, Again::After))
         }
         Err(error) => Err(error),
     }
 }
 
-/// The reason and the message for an identity that there is.
-fn said_of(entry: &ForeignCluster, reached: &Authenticated) -> (&'static str, String) {
+/// Reason and message of the condition for a valid identity.
+fn condition_of(entry: &ForeignCluster, reached: &Authenticated) -> (&'static str, String) {
     let remote = reached.tenant.remote.as_deref().unwrap_or_default();
     let pinned_by = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
     let message = format!(
-        "{}, whose auth service shows the certificate that {pinned_by}, has given an identity in \
-         {remote}, in the form of a {}",
+        "the auth service presented the certificate that {pinned_by}; {} issued an identity for \
+         its namespace {remote}, in the form of a {}",
         reached.server, reached.form
     );
     match &reached.overdue {
@@ -233,20 +239,20 @@ fn said_of(entry: &ForeignCluster, reached: &Authenticated) -> (&'static str, St
     }
 }
 
-/// Notes how long it took since the cluster was found, if it was not in vain at first.
-fn measure(entry: &ForeignCluster, met: Met) {
+/// Records the time since the cluster was discovered, if the first attempt succeeded.
+fn measure(entry: &ForeignCluster, source: IdentitySource) {
     let is_first = entry.status.as_ref().is_none_or(|status| status.auth_status.is_none());
     let found = entry.annotations().get(FOUND_ANNOTATION);
     let found = found.and_then(|time| time.parse::<Timestamp>().ok()).filter(|_| is_first);
     if let Some(found) = found
         && let Ok(time) = Timestamp::now().duration_since(found).try_into()
     {
-        metrics::known_after(met, time);
+        metrics::observe_discovery(source, time);
     }
 }
 
-/// Writes the status, and an event when something else is the matter than before. Returns after how
-/// long to come again with what is not to be written yet.
+/// Writes the status, and an event when the reason has changed. Returns when to retry if the rate
+/// limit defers the write.
 async fn report(
     state: &Clusters,
     entry: &ForeignCluster,
@@ -274,7 +280,7 @@ async fn report(
     let (name, now) = (entry.name_any(), Instant::now());
     let has_reason = was.is_some_and(|was| was.reason == reason);
     if was.is_some()
-        && let Some(wait) = state.pace.wait(&name, is_same && has_reason, now)
+        && let Some(wait) = state.rate_limit.wait(&name, is_same && has_reason, now)
     {
         return Ok(Some(wait));
     }
@@ -282,9 +288,9 @@ async fn report(
     writer::apply_status(&clusters, MANAGER, &name, &status)
         .await
         .map_err(failed(format!("write the status of ForeignCluster {name}")))?;
-    state.pace.wrote(&name, now);
+    state.rate_limit.record_write(&name, now);
     if let Some(reached) = reached {
-        measure(entry, reached.met);
+        measure(entry, reached.source);
     }
     if !has_reason {
         let events = &state.context.events;

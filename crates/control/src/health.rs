@@ -1,4 +1,4 @@
-//! Watches over other clusters' API servers: asks each one every second, as ourselves.
+//! Probes the API servers of other clusters once a second, with the identity of this cluster there.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tombolo_api::discovery::{ForeignCluster, ForeignClusterStatus};
-use tombolo_core::health::{Care, Record, Verdict, care, condition};
+use tombolo_core::health::{ApiServerState, ProbeAction, ProbeHistory, condition, probe_action};
 use tombolo_runtime::{
     chain::Chain,
     observe::Watched,
@@ -24,17 +24,17 @@ use tracing::{info, warn};
 use crate::context::Context;
 
 const MANAGER: &str = "liqo-control/health";
-const PERIOD: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_millis(1500);
+const PROBE_PERIOD: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let known = context.watches.of::<ForeignCluster>();
     known.feed(&queue, |cluster| [cluster.name_any()]);
     let clusters = Clusters { context: context.clone(), known };
     let probes = Probes::default();
-    let work = queue::run("health", asked, |name| follow(name, &clusters, &probes));
+    let work = queue::run("health", asked, |name| reconcile(name, &clusters, &probes));
     context.shutdown.or(work).await;
 }
 
@@ -44,60 +44,60 @@ struct Clusters {
     known: Arc<Watched<ForeignCluster>>,
 }
 
-/// The tasks that ask, by the name of the ForeignCluster.
+/// The tasks that probe, by the name of the ForeignCluster.
 type Probes = Mutex<BTreeMap<String, Task>>;
 
 #[derive(Debug, thiserror::Error)]
-#[error("write the condition of ForeignCluster {0}")]
+#[error("write the condition APIServer of ForeignCluster {0}")]
 struct Error(String, #[source] kube::Error);
 
-/// Starts the questions when there is an identity, and ends them with it.
-async fn follow(name: String, clusters: &Clusters, probes: &Probes) -> Result<(), Error> {
+/// Starts probing when there is an identity, and stops without one.
+async fn reconcile(name: String, clusters: &Clusters, probes: &Probes) -> Result<(), Error> {
     let cluster = clusters.known.get("", &name);
-    let care = cluster.as_deref().map(care);
+    let probe_action = cluster.as_deref().map(probe_action);
     {
         let mut probes = probes.lock().unwrap_or_else(PoisonError::into_inner);
-        match care {
-            Some(Care::Ask) => {
+        match probe_action {
+            Some(ProbeAction::Probe) => {
                 probes.entry(name.clone()).or_insert_with(|| {
-                    let work = ask_on_and_on(name.clone(), clusters.clone());
+                    let work = probe_forever(name.clone(), clusters.clone());
                     Task::spawn(format!("health of {name}"), work)
                 });
             }
             _ => drop(probes.remove(&name)),
         }
     }
-    if care == Some(Care::SayUnasked) {
-        let said = say(&clusters.context, &name, Verdict::Unasked).await;
-        writer::absent_is_fine(said).map_err(|error| Error(name, error))?;
+    if probe_action == Some(ProbeAction::ReportNotProbed) {
+        let written = report(&clusters.context, &name, ApiServerState::NotProbed).await;
+        writer::absent_is_fine(written).map_err(|error| Error(name, error))?;
     }
     Ok(())
 }
 
-async fn ask_on_and_on(name: String, clusters: Clusters) {
-    let mut ticks = interval(PERIOD);
+async fn probe_forever(name: String, clusters: Clusters) {
+    let mut ticks = interval(PROBE_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut record, mut remote) = (Record::default(), None);
+    let (mut history, mut remote) = (ProbeHistory::default(), None);
     loop {
         ticks.tick().await;
         let Some(cluster) = clusters.known.get("", &name) else { return };
-        let answer = ask(&cluster, &mut remote, &clusters.context).await;
-        if !record.note(answer.is_ok()) {
+        let answer = probe_once(&cluster, &mut remote, &clusters.context).await;
+        if !history.record(answer.is_ok()) {
             continue;
         }
-        let verdict = match &answer {
-            Ok(message) => Verdict::Answers(message),
-            Err(message) => Verdict::Unreachable(message),
+        let observed = match &answer {
+            Ok(message) => ApiServerState::Reachable(message),
+            Err(message) => ApiServerState::Unreachable(message),
         };
-        match say(&clusters.context, &name, verdict).await {
-            Ok(()) => record.said(answer.is_ok()),
-            Err(error) => warn!(cluster = name, "write the condition: {error}"),
+        match report(&clusters.context, &name, observed).await {
+            Ok(()) => history.reported(answer.is_ok()),
+            Err(error) => warn!(cluster = name, "can't write the condition APIServer: {error}"),
         }
     }
 }
 
-/// Asks once. After a failure the identity is read again: it may be another one by now.
-async fn ask(
+/// Probes once. After a failure the identity is read again: it may have been renewed.
+async fn probe_once(
     cluster: &ForeignCluster,
     remote: &mut Option<Remote>,
     context: &Context,
@@ -109,31 +109,33 @@ async fn ask(
             Err(error) => return Err(Chain(&error).to_string()),
         },
     };
-    let answer = answers(&found).await;
+    let answer = get_readyz(&found).await;
     if answer.is_ok() {
         *remote = Some(found);
     }
     answer
 }
 
-async fn answers(remote: &Remote) -> Result<String, String> {
+async fn get_readyz(remote: &Remote) -> Result<String, String> {
     let url = &remote.url;
     let request = http::Request::get("/readyz").body(Vec::new());
     let request = request.map_err(|error| error.to_string())?;
-    match timeout(PATIENCE, remote.client.request_text(request)).await {
+    match timeout(PROBE_TIMEOUT, remote.client.request_text(request)).await {
         Ok(Ok(_)) => Ok(format!("{url} answers")),
         Ok(Err(error)) => Err(format!("GET {url}readyz: {}", Chain(&error))),
-        Err(_) => Err(format!("GET {url}readyz: no answer within {} ms", PATIENCE.as_millis())),
+        Err(_) => {
+            Err(format!("GET {url}readyz: no response within {} ms", PROBE_TIMEOUT.as_millis()))
+        }
     }
 }
 
-/// Writes the condition, and an event when it is another one than before.
-async fn say(context: &Context, name: &str, verdict: Verdict<'_>) -> kube::Result<()> {
+/// Writes the condition, and an event when it has changed.
+async fn report(context: &Context, name: &str, state: ApiServerState<'_>) -> kube::Result<()> {
     let clusters = Api::<ForeignCluster>::all(context.client.clone());
     let cluster = clusters.get(name).await?;
     let status = cluster.status.as_ref();
     let before = status.map(|status| status.conditions.clone()).unwrap_or_default();
-    let Some(condition) = condition(&before, verdict, Timestamp::now()) else {
+    let Some(condition) = condition(&before, state, Timestamp::now()) else {
         return Ok(());
     };
     info!(cluster = name, reason = condition.reason, message = condition.message);
@@ -142,7 +144,7 @@ async fn say(context: &Context, name: &str, verdict: Verdict<'_>) -> kube::Resul
         ..ForeignClusterStatus::default()
     };
     writer::apply_status(&clusters, MANAGER, name, &status).await?;
-    if verdict.is_good() {
+    if state.is_reachable() {
         context.events.normal(&cluster, &condition.reason, &condition.message).await;
     } else {
         context.events.warning(&cluster, &condition.reason, &condition.message).await;

@@ -1,4 +1,4 @@
-//! Gives other clusters their identities: answers the requests that the auth service records, and
+//! Issues identities to other clusters: answers the requests that the auth service records, and
 //! keeps each identity's rights in step with the peering.
 
 mod account;
@@ -33,7 +33,7 @@ use tombolo_api::{
 };
 use tombolo_core::{
     identity::{
-        Access, Credentials, NotARecord, Record, Stage, Subject, makes_room, name_or_id,
+        Access, Credentials, NotARecord, Record, Stage, Subject, is_evictable, name_or_id,
         recorded_cluster, stage,
     },
     view::Request,
@@ -58,13 +58,13 @@ use tenant::Tenant;
 
 const MANAGER: &str = "liqo-control/identity";
 
-/// Everything is looked at again after this long, in case somebody has meddled with it.
-const AGAIN: Duration = Duration::from_secs(600);
+/// Resync interval, in case somebody has changed the objects.
+const RESYNC: Duration = Duration::from_secs(600);
 
-/// ConfigMap, in every namespace, with the certificates of the API server.
+/// ConfigMap in every namespace with the CA certificates of the API server.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let records = Watched::new(
@@ -76,7 +76,7 @@ pub async fn run(context: Arc<Context>) {
     context.watches.of::<ResourceRequest>().feed(&queue, move |request| {
         request.namespace().and_then(|namespace| record_of(&index, &namespace))
     });
-    let giver = Giver {
+    let issuer = Issuer {
         requests: context.watches.of::<ResourceRequest>(),
         records: records.index().clone(),
         context: context.clone(),
@@ -85,7 +85,7 @@ pub async fn run(context: Arc<Context>) {
     };
     let work = queue::run("identity", asked, async |name: String| {
         match records.get(AUTH_NAMESPACE, &name) {
-            Some(record) => giver.reconcile(&record).await,
+            Some(record) => issuer.reconcile(&record).await,
             None => Ok(Again::WhenAsked),
         }
     });
@@ -98,33 +98,33 @@ pub(crate) enum Error {
     /// A request to our API server.
     #[error("{0}")]
     Api(String, #[source] Box<kube::Error>),
-    /// Not a request for an identity.
+    /// A record that can't be read.
     #[error("read the Secret {AUTH_NAMESPACE}/{0}")]
     Record(String, #[source] NotARecord),
-    /// The tenant namespace can't be used.
-    #[error("the namespace {0} is being deleted; once it is gone there will be a new one")]
+    /// The tenant namespace is being deleted.
+    #[error("Namespace {0} is being deleted; a new one is created once it is gone")]
     Ending(String),
-    /// The random number generator of the system fails.
+    /// The random number generator of the system has failed.
     #[error("get random bytes")]
     Random,
-    /// Nobody can tell which identities are of which generation.
+    /// The generation is missing.
     #[error(
-        "the Secret {NAMESPACE}/{GENERATION_SECRET} has no {GENERATION_KEY:?}: delete it, and \
-         there will be another one"
+        "Secret {NAMESPACE}/{GENERATION_SECRET} has no {GENERATION_KEY:?}: delete it, and a new one \
+         is created"
     )]
     NoGeneration,
-    /// The certificate can't be made.
-    #[error("make the auth service's certificate")]
+    /// The certificate can't be generated.
+    #[error("generate the auth service's certificate")]
     Certificate(#[source] rcgen::Error),
-    /// The certificate that was configured can't be used.
+    /// The configured certificate can't be used.
     #[error(
-        "use the certificate in Secret {NAMESPACE}/{0}: {1}; it needs tls.crt and the tls.key that \
-         belongs to it, in PEM, and until then the certificate stays what it is"
+        "use the certificate in Secret {NAMESPACE}/{0}: {1}; it needs tls.crt and the matching \
+         tls.key in PEM; until then the previous certificate stays in use"
     )]
     BadCertificate(String, String),
 }
 
-/// Says what was tried.
+/// Adds what was tried to an API error.
 pub(crate) fn failed<S: Into<String>>(what: S) -> impl FnOnce(kube::Error) -> Error {
     move |error| Error::Api(what.into(), Box::new(error))
 }
@@ -136,61 +136,67 @@ fn record_of(records: &Store<Secret>, tenant: &str) -> Option<String> {
     records.state().iter().find(in_it).map(|secret| secret.name_any())
 }
 
-/// What it takes to give identities.
-struct Giver {
+/// State of the controller.
+struct Issuer {
     context: Arc<Context>,
     records: Store<Secret>,
-    /// By which the rights of an identity widen and narrow.
+    /// The requests by which the rights of an identity grow and shrink.
     requests: Arc<Watched<ResourceRequest>>,
     signer: Signer,
     ensured: Ensured,
 }
 
-impl Giver {
+impl Issuer {
     async fn reconcile(&self, secret: &Secret) -> Result<Again, Error> {
         let client = &self.context.client;
         let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
         let name = secret.name_any();
         if secret.metadata.deletion_timestamp.is_some() {
             self.ensured.forget(secret);
-            // However little can be read of it, the rights go.
+            // The rights are revoked even if the record is corrupt.
             if let Some(cluster) = recorded_cluster(secret) {
-                withdraw(&self.context, &cluster).await?;
+                revoke(&self.context, &cluster).await?;
             }
             let ended = finalizer::remove(&records, secret, FINALIZER).await;
-            return ended.map(Again::from).map_err(failed("end the record"));
+            return ended.map(Again::from).map_err(failed(format!(
+                "remove the finalizer of Secret {AUTH_NAMESPACE}/{name}"
+            )));
         }
         let record = Record::read(secret).map_err(|error| Error::Record(name.clone(), error))?;
         if record.released {
-            info!(cluster = %record.cluster_id, "the cluster gives its identity back");
+            info!(cluster = %record.cluster_id, "the cluster has released its identity");
             let gone = writer::delete_if_same(&records, &name, secret.uid().as_deref()).await;
-            return gone.map(Again::from).map_err(failed("delete the record"));
+            return gone
+                .map(Again::from)
+                .map_err(failed(format!("delete Secret {AUTH_NAMESPACE}/{name}")));
         }
         if record.is_open() {
             return self.answer(&records, secret, &record).await;
         }
         self.requests.filled().await;
         let (stage, now) = (self.stage(record.tenant.as_deref()), Timestamp::now());
-        if makes_room(stage, self.records.len(), record.answered_at, now) {
-            info!(cluster = %record.cluster_id, "its identity was not renewed: there is need of room");
+        if is_evictable(stage, self.records.len(), record.answered_at, now) {
+            info!(cluster = %record.cluster_id, "evicting an identity that was not renewed");
             let gone = writer::delete_if_unchanged(&records, secret).await;
-            return gone.map(Again::from).map_err(failed("delete the record"));
+            return gone
+                .map(Again::from)
+                .map_err(failed(format!("delete Secret {AUTH_NAMESPACE}/{name}")));
         }
         if !self.ensured.is_recent(secret, stage) {
             let found = tenant::known(&self.context, &record.cluster_id).await;
             let subject = self.subject(&record, found.as_deref()).await?;
-            let tenant = tenant::place(client, &peer_of(&record), found).await?;
+            let tenant = tenant::get_or_create(client, &peer_of(&record), found).await?;
             self.ensure(secret, &record, &tenant, &subject).await?;
         }
         match record.forget_at() {
             Some(time) if time <= now => write(&records, secret, &record.handed_over()).await,
             Some(time) => Ok(Again::After(time.duration_since(now).unsigned_abs())),
-            None => Ok(Again::After(AGAIN)),
+            None => Ok(Again::After(RESYNC)),
         }
     }
 
-    /// Gives an identity to who asks, or says why not. The certificate is signed while the rights are
-    /// made: without those it is worth nothing.
+    /// Answers a request with an identity or a refusal. The certificate is signed while the rights
+    /// are written: without them it is worth nothing.
     async fn answer(
         &self,
         records: &Api<Secret>,
@@ -198,18 +204,18 @@ impl Giver {
         record: &Record,
     ) -> Result<Again, Error> {
         let client = &self.context.client;
-        // Nothing is made before the record is kept, so that all is removed with it.
+        // The finalizer comes first, so that everything is removed with the record.
         let secret = finalizer::keep(records, secret, FINALIZER).await;
-        let secret = secret.map_err(failed("keep the record"))?;
+        let secret = secret.map_err(failed("add the finalizer to the record of a request"))?;
         let now = Record::read(&secret).map_err(|error| Error::Record(secret.name_any(), error))?;
         if now != *record {
-            // Another request has come meanwhile: that brings it here again.
+            // A later request has changed the record, which enqueues it again.
             return Ok(Again::WhenAsked);
         }
         let (peer, found) =
             (peer_of(record), tenant::known(&self.context, &record.cluster_id).await);
         let (tenant, subject, ca) = tokio::try_join!(
-            tenant::place(client, &peer, found.clone()),
+            tenant::get_or_create(client, &peer, found.clone()),
             self.subject(record, found.as_deref()),
             root_ca(&self.context)
         )?;
@@ -225,12 +231,12 @@ impl Giver {
             }
             Signed::None => Credentials::Token(account::token(client, &tenant).await?),
             Signed::Refused(refusal) => {
-                metrics::decided(Outcome::Refused);
+                metrics::count_identity_request(Outcome::Refused);
                 return write(records, &secret, &refused(record, &tenant, refusal)).await;
             }
         };
         if let Some(token) = &record.return_token {
-            keep_token(&self.context, record, token).await?;
+            store_return_token(&self.context, record, token).await?;
         }
         let access = Access {
             server: self.context.settings.api_server_url.clone(),
@@ -238,36 +244,36 @@ impl Giver {
             namespace: tenant,
             credentials,
         };
-        metrics::decided(match &access.credentials {
+        metrics::count_identity_request(match &access.credentials {
             Credentials::Certificate { .. } => Outcome::Certificate,
             Credentials::Token(_) => Outcome::Token,
         });
-        write(records, &secret, &self.given(record, &access)).await
+        write(records, &secret, &self.issued(record, &access)).await
     }
 
-    /// How far the peering in this namespace has come.
+    /// Stage of the peering in this namespace.
     fn stage(&self, tenant: Option<&str>) -> Stage {
         let requests = tenant.map(|tenant| self.requests.within(tenant)).unwrap_or_default();
         let requests = requests.iter().map(|request| Request::from_resource(request));
         stage(&self.context.settings.cluster_name, requests)
     }
 
-    /// Whom certificates of this identity are for: of the generation that it has, or of the current
-    /// one if it has none yet.
+    /// Subject of this identity's certificates: with the generation that it has, or the current one
+    /// if it has none yet.
     async fn subject(&self, record: &Record, tenant: Option<&Namespace>) -> Result<Subject, Error> {
         let client = &self.context.client;
-        let noted = match tenant {
+        let existing = match tenant {
             Some(tenant) => account::generation(client, &tenant.name_any()).await?,
             None => None,
         };
-        let generation = match noted {
+        let generation = match existing {
             Some(generation) => generation,
             None => generation::current(client).await?,
         };
         Ok(Subject { cluster_id: record.cluster_id.clone(), generation })
     }
 
-    /// Makes what the identity consists of in that namespace.
+    /// Writes the objects of the identity in the tenant namespace.
     async fn ensure(
         &self,
         secret: &Secret,
@@ -283,17 +289,17 @@ impl Giver {
         Ok(())
     }
 
-    /// A certificate, if that is what was asked for and what there is here.
+    /// Signs a certificate, if one is requested and this cluster signs any.
     async fn sign(&self, record: &Record, subject: &Subject) -> Result<Signed, Error> {
         let Some(request) = &record.signing_request else { return Ok(Signed::None) };
         match signing_request::check(request) {
-            Ok(asked) if asked == *subject => {}
-            Ok(asked) if asked.cluster_id == subject.cluster_id => {
+            Ok(requested) if requested == *subject => {}
+            Ok(requested) if requested.cluster_id == subject.cluster_id => {
                 let generation = subject.generation.clone();
                 return Ok(Signed::Refused(AuthError::other_generation(generation)));
             }
             Ok(_) => {
-                let error = "the signing request is for another cluster than the one that asks";
+                let error = "the signing request has another cluster id than the request";
                 return Ok(Signed::Refused(AuthError::new(error, Refusal::Other)));
             }
             Err(error) => {
@@ -304,10 +310,10 @@ impl Giver {
         Ok(signed.map_or(Signed::None, Signed::Certificate))
     }
 
-    /// The record with an identity for who asked.
-    fn given(&self, record: &Record, access: &Access) -> Record {
+    /// The record with an identity as the answer.
+    fn issued(&self, record: &Record, access: &Access) -> Record {
         let (tenant, form) = (&access.namespace, access.credentials.form());
-        info!(cluster = %record.cluster_id, tenant, form, "giving an identity");
+        info!(cluster = %record.cluster_id, tenant, form, "issuing an identity");
         Record {
             answered: Some(record.request.clone()),
             answered_at: Some(Timestamp::now()),
@@ -320,7 +326,7 @@ impl Giver {
     }
 }
 
-/// Who asks.
+/// The requesting cluster.
 fn peer_of(record: &Record) -> ClusterIdentity {
     ClusterIdentity {
         cluster_id: record.cluster_id.clone(),
@@ -328,17 +334,17 @@ fn peer_of(record: &Record) -> ClusterIdentity {
     }
 }
 
-/// What has come of a signing request.
+/// Outcome of a signing request.
 enum Signed {
     /// A certificate, in PEM.
     Certificate(Vec<u8>),
-    /// None was asked for, or this cluster signs none.
+    /// None was requested, or this cluster signs none.
     None,
-    /// It is not to be signed.
+    /// The request is refused.
     Refused(AuthError),
 }
 
-/// The record with why there is no identity for who asked.
+/// The record with a refusal as the answer.
 fn refused(record: &Record, tenant: &str, refusal: AuthError) -> Record {
     Record {
         answered: Some(record.request.clone()),
@@ -346,13 +352,13 @@ fn refused(record: &Record, tenant: &str, refusal: AuthError) -> Record {
         kubeconfig: None,
         refusal: Some(refusal),
         tenant: Some(tenant.to_owned()),
-        // It comes again with the next request.
+        // The next request has it again.
         return_token: None,
         ..record.clone()
     }
 }
 
-/// The record as it is to be, unless it has changed since it was read.
+/// Writes the record unless it has changed since it was read.
 async fn write(records: &Api<Secret>, seen: &Secret, record: &Record) -> Result<Again, Error> {
     let mut secret = seen.clone();
     secret.data = record.to_secret().data;
@@ -360,16 +366,23 @@ async fn write(records: &Api<Secret>, seen: &Secret, record: &Record) -> Result<
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     match records.replace(&seen.name_any(), &params, &secret).await {
         Ok(_) => Ok(Again::WhenAsked),
-        // Somebody has changed or deleted it: that brings it here again.
+        // Changed or deleted concurrently, which enqueues it again.
         Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
             Ok(Again::WhenAsked)
         }
-        Err(error) => Err(failed("write the answer")(error)),
+        Err(error) => Err(failed(format!(
+            "write the answer into Secret {AUTH_NAMESPACE}/{}",
+            seen.name_any()
+        ))(error)),
     }
 }
 
-/// The token by which this cluster gets an identity in return, where it looks for tokens.
-async fn keep_token(context: &Context, record: &Record, token: &Confidential) -> Result<(), Error> {
+/// Stores the token by which this cluster gets an identity in return.
+async fn store_return_token(
+    context: &Context,
+    record: &Record,
+    token: &Confidential,
+) -> Result<(), Error> {
     let secrets = Api::<Secret>::namespaced(context.client.clone(), NAMESPACE);
     let labels = [
         (CLUSTER_ID_LABEL.to_owned(), record.cluster_id.to_string()),
@@ -385,8 +398,8 @@ async fn keep_token(context: &Context, record: &Record, token: &Confidential) ->
         data: Some([data].into()),
         ..Secret::default()
     };
-    let kept = writer::apply(&secrets, MANAGER, &secret).await;
-    kept.map(drop).map_err(failed("keep the token that came with the request"))
+    let stored = writer::apply(&secrets, MANAGER, &secret).await;
+    stored.map(drop).map_err(failed("store the return token of a request"))
 }
 
 fn remote_token(cluster: &ClusterId) -> String {
@@ -395,24 +408,29 @@ fn remote_token(cluster: &ClusterId) -> String {
 
 async fn root_ca(context: &Context) -> Result<Option<String>, Error> {
     let maps = Api::<ConfigMap>::namespaced(context.client.clone(), NAMESPACE);
-    let map = maps.get_opt(ROOT_CA).await.map_err(failed("read the API server's certificates"))?;
+    let map = maps
+        .get_opt(ROOT_CA)
+        .await
+        .map_err(failed(format!("read ConfigMap {NAMESPACE}/{ROOT_CA}")))?;
     let pem = map.and_then(|map| map.data?.remove("ca.crt"));
     if pem.is_none() {
         warn!(
-            "the ConfigMap {NAMESPACE}/{ROOT_CA} has no ca.crt: other clusters will trust this one's API server by their system's certificates"
+            "ConfigMap {NAMESPACE}/{ROOT_CA} has no ca.crt: other clusters verify this API server with \
+             their system's CA certificates"
         );
     }
     Ok(pem)
 }
 
-/// Removes all that the identity of a cluster consists of.
-async fn withdraw(context: &Context, cluster: &ClusterId) -> Result<(), Error> {
+/// Removes all objects of a cluster's identity.
+async fn revoke(context: &Context, cluster: &ClusterId) -> Result<(), Error> {
     let client = &context.client;
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     let gone = secrets.delete(&remote_token(cluster), &Default::default()).await.map(drop);
-    writer::absent_is_fine(gone).map_err(failed("delete the token of the cluster"))?;
+    writer::absent_is_fine(gone)
+        .map_err(failed(format!("delete Secret {NAMESPACE}/{}", remote_token(cluster))))?;
     let tenant = tenant::find(client, cluster).await?;
-    // First of all: what was signed for this cluster until now must never count again.
+    // First of all: certificates signed for this cluster must never be valid again.
     let used = match &tenant {
         Some(tenant) => account::generation(client, &tenant.name_any()).await?,
         None => None,
@@ -422,6 +440,6 @@ async fn withdraw(context: &Context, cluster: &ClusterId) -> Result<(), Error> {
     account::remove(client, &tenant.name_any()).await?;
     let us = &context.settings.cluster_name;
     tenant::remove_unless_needed(client, &tenant, cluster, us).await?;
-    info!(%cluster, "the identity is gone");
+    info!(%cluster, "revoked the identity");
     Ok(())
 }

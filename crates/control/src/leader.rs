@@ -1,5 +1,4 @@
-//! The label of the leader's pod, by which the address service's Service finds it: on this pod, and on
-//! no other one.
+//! Labels the leader's pod, and no other, for the selector of the address service's Service.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use tracing::info;
 
 use crate::context::Context;
 
-/// Keeps it there as long as this replica leads.
+/// Maintains the label while this replica leads.
 pub async fn run(ctx: Arc<Context>, leading: Leading) {
     let api: Api<Pod> = Api::namespaced(ctx.client.clone(), NAMESPACE);
     let mut observer = Observer::new();
@@ -26,9 +25,9 @@ pub async fn run(ctx: Arc<Context>, leading: Leading) {
     observer.run("leader", &ctx.shutdown, || label.reconcile()).await;
 }
 
-/// What could not be done.
+/// A label could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("label pod {NAMESPACE}/{0}, or take its label {LEADER_LABEL} off")]
+#[error("set or remove the label {LEADER_LABEL} of Pod {NAMESPACE}/{0}")]
 struct Error(String, #[source] kube::Error);
 
 struct Label {
@@ -50,8 +49,8 @@ impl Label {
         Ok(())
     }
 
-    /// As it was seen: one that was deposed unseen, and sees what has changed since, is told so by
-    /// its clock or by the API server.
+    /// With the resource version of the watch: a former leader is stopped by its lease's clock or
+    /// by a conflict.
     async fn label(&self, pod: &Pod, value: Option<&str>) -> Result<(), Error> {
         if self.leading.is_over() {
             return Ok(());
@@ -63,8 +62,8 @@ impl Label {
         } });
         let patched = self.api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
         match patched {
-            Ok(_) => info!(pod = name, leads = value.is_some(), "the leader's label is put right"),
-            // It has changed, or is gone: the watch tells, and this is done again.
+            Ok(_) => info!(pod = name, leads = value.is_some(), "updated the leader label"),
+            // The pod has changed or is gone: the watch triggers a retry.
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
             Err(error) => return Err(Error(name, error)),
         }

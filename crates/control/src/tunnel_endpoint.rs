@@ -1,5 +1,5 @@
-//! Makes the TunnelEndpoint of both clusters' NetworkConfigs, and says in the ForeignCluster how
-//! far the network has come.
+//! Writes the TunnelEndpoint from both clusters' NetworkConfigs, and the state of the network into
+//! the ForeignCluster.
 
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
@@ -17,17 +17,17 @@ use crate::{
     object_error::{self, ObjectError},
 };
 
-/// Shares the status of ForeignClusters with other controllers.
+/// Field manager of the network's part of a ForeignCluster's status.
 const STATUS_MANAGER: &str = "liqo-control/network";
 
-/// Makes or removes the TunnelEndpoint. `names` is what the peer's networks are called here.
+/// Writes or deletes the TunnelEndpoint. `names`: the peer's CIDRs as translated here.
 pub(crate) async fn reconcile(
     network: &Network,
     tenant: &Tenant<'_>,
     names: Option<&Subnets>,
 ) -> Result<(), Error> {
     let settled = settle(network, tenant, names).await;
-    // Also what can't be settled is shown.
+    // The status is written even after an error.
     settled.and(show(network, tenant).await.map_err(Error::from))
 }
 
@@ -44,7 +44,7 @@ async fn settle(
     Ok(())
 }
 
-/// What the peer calls this cluster's networks is stored before anybody can use it.
+/// The peer's translation of this cluster's CIDRs is stored before it is used.
 async fn note_local_names(
     network: &Network,
     tenant: &Tenant<'_>,
@@ -69,7 +69,7 @@ async fn make(
         Act::Nothing => Ok(()),
         Act::Apply(endpoint) => {
             let name = endpoint.name_any();
-            info!(peer = %tenant.peer, endpoint = %endpoint.spec.endpoint_ip, "making the tunnel");
+            info!(peer = %tenant.peer, endpoint = %endpoint.spec.endpoint_ip, "applying the TunnelEndpoint");
             writer::apply(&endpoints, MANAGER, &endpoint)
                 .await
                 .map_err(failed("apply TunnelEndpoint", &name))?;
@@ -80,7 +80,7 @@ async fn make(
         }
         Act::Delete(there) => {
             let name = there.name.clone().unwrap_or_default();
-            info!(peer = %tenant.peer, "removing the tunnel: there is no peering");
+            info!(peer = %tenant.peer, "deleting the TunnelEndpoint: there is no peering");
             writer::delete_if_same(&endpoints, &name, there.uid.as_deref())
                 .await
                 .map_err(failed("delete TunnelEndpoint", &name))

@@ -1,5 +1,5 @@
-//! The admission webhook: pods of offloaded namespaces get what makes the scheduler put them where
-//! their namespace wants them. Every replica serves it, all with the same certificate.
+//! The admission webhook: amends pods of offloaded namespaces so that the scheduler follows the
+//! namespace's strategy. Every replica serves it, with the same certificate.
 
 mod certificate;
 mod review;
@@ -36,39 +36,39 @@ use tracing::{error, warn};
 use crate::context::Context;
 use certificate::{Certificate, Serving};
 
-/// Port that it is served at.
+/// Port of the webhook.
 pub const PORT: u16 = 9443;
 
-/// What could not be done.
+/// A failure of the webhook.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The port can't be had.
-    #[error("listen at port {PORT} for the API server's questions about pods")]
+    /// The port is not available.
+    #[error("listen on port {PORT} for admission reviews")]
     Listen(#[source] std::io::Error),
-    /// No certificate.
-    #[error("get or make the certificate in Secret {NAMESPACE}/{WEBHOOK_CERTIFICATE}")]
+    /// There is no certificate.
+    #[error("read or create the certificate in Secret {NAMESPACE}/{WEBHOOK_CERTIFICATE}")]
     Certificate(#[source] certificate::Error),
-    /// The API server does not know the certificate.
-    #[error("put the certificate into MutatingWebhookConfiguration {WEBHOOK_CONFIGURATION}")]
+    /// The CA bundle could not be written.
+    #[error("write the CA bundle of MutatingWebhookConfiguration {WEBHOOK_CONFIGURATION}")]
     Publish(#[source] kube::Error),
-    /// It does not answer any more.
-    #[error("serve the API server's questions about pods")]
+    /// The server has stopped.
+    #[error("serve admission reviews")]
     Serve(#[source] std::io::Error),
 }
 
-/// From here on questions wait to be answered.
+/// Opens the port: reviews queue up until they are served.
 pub fn listen() -> Result<TcpListener, Error> {
     listen::everywhere(PORT).map_err(Error::Listen)
 }
 
-/// Serves until the end is asked for.
+/// Serves until shutdown.
 pub async fn run(ctx: Arc<Context>, listener: TcpListener) {
     if let Err(error) = serve(ctx, listener).await {
         error!("{}", Chain(&error));
     }
 }
 
-/// Serves what comes to this listener, until the end is asked for.
+/// Serves on this listener until shutdown.
 pub async fn serve(ctx: Arc<Context>, listener: TcpListener) -> Result<(), Error> {
     let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), NAMESPACE);
     let certificate = Certificate::get_or_make(&secrets).await.map_err(Error::Certificate)?;
@@ -76,17 +76,17 @@ pub async fn serve(ctx: Arc<Context>, listener: TcpListener) -> Result<(), Error
 
     let mut observer = Observer::new();
     let offloadings = observer.share(ctx.watches.of());
-    let seen = Seen {
+    let sync = CertificateSync {
         client: ctx.client.clone(),
         stored: observer.watch(secrets.clone(), named(WEBHOOK_CERTIFICATE)),
         configurations: observer.watch(Api::all(ctx.client.clone()), named(WEBHOOK_CONFIGURATION)),
         secrets,
         serving: serving.clone(),
     };
-    let follow = observer.run("webhook", &ctx.shutdown, || seen.reconcile());
+    let follow = observer.run("webhook", &ctx.shutdown, || sync.reconcile());
 
-    let questions = Questions { client: ctx.client.clone(), offloadings };
-    let router = Router::new().route("/mutate", post(answer)).with_state(Arc::new(questions));
+    let reviewer = Reviewer { client: ctx.client.clone(), offloadings };
+    let router = Router::new().route("/mutate", post(mutate)).with_state(Arc::new(reviewer));
     let handle = Handle::new();
     let server = axum_server::from_tcp_rustls(nonblocking(listener)?, serving.config())
         .map_err(Error::Serve)?
@@ -100,14 +100,14 @@ pub async fn serve(ctx: Arc<Context>, listener: TcpListener) -> Result<(), Error
     served.map_err(Error::Serve)
 }
 
-struct Questions {
+struct Reviewer {
     client: Client,
     offloadings: Store<NamespaceOffloading>,
 }
 
-impl Questions {
-    /// How a namespace is offloaded. Asked only for those that are, so what the index has not
-    /// got yet is asked for.
+impl Reviewer {
+    /// The NamespaceOffloading of a namespace. Reviews are sent for offloaded namespaces only, so
+    /// if it is not in the index yet, it is read from the API server.
     async fn offloading(&self, namespace: &str) -> kube::Result<Option<Arc<NamespaceOffloading>>> {
         let key = ObjectRef::new(NAMESPACE_OFFLOADING).within(namespace);
         if let Some(offloading) = self.offloadings.get(&key) {
@@ -118,8 +118,8 @@ impl Questions {
     }
 }
 
-async fn answer(
-    State(questions): State<Arc<Questions>>,
+async fn mutate(
+    State(reviewer): State<Arc<Reviewer>>,
     Json(review): Json<AdmissionReview<Pod>>,
 ) -> Json<AdmissionReview<DynamicObject>> {
     let request: AdmissionRequest<Pod> = match review.try_into() {
@@ -131,18 +131,19 @@ async fn answer(
         return Json(response.into_review());
     };
     let namespace = request.namespace.as_deref().unwrap_or_default();
-    let response = match questions.offloading(namespace).await {
+    let response = match reviewer.offloading(namespace).await {
         Ok(Some(offloading)) => review::review(response, pod, &offloading.spec),
         Ok(None) => response,
         Err(error) => {
-            warn!(namespace, "a pod is refused for now: {}", Chain(&error));
-            response.deny("how the namespace is offloaded can't be read now; try again")
+            warn!(namespace, "denied a pod, can't read the NamespaceOffloading: {}", Chain(&error));
+            response
+                .deny("the NamespaceOffloading of the namespace can't be read right now; try again")
         }
     };
     Json(response.into_review())
 }
 
-struct Seen {
+struct CertificateSync {
     client: Client,
     secrets: Api<Secret>,
     stored: Store<Secret>,
@@ -150,8 +151,8 @@ struct Seen {
     serving: Serving,
 }
 
-impl Seen {
-    /// Serves with the certificate that is stored, and has the API server know it.
+impl CertificateSync {
+    /// Serves the stored certificate, and writes it to the webhook configuration.
     async fn reconcile(&self) -> Result<(), Error> {
         let stored = self.stored.state().into_iter().next();
         let certificate = match stored.and_then(|secret| Certificate::of(&secret)) {

@@ -41,7 +41,7 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
 
     // Nothing happens before somebody wants it.
     rome.says("milan", "OutgoingPeering", "NotWanted").await;
-    rome.says("milan", "APIServer", "Answers").await;
+    rome.says("milan", "APIServer", "Reachable").await;
 
     rome.join("milan", true).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
@@ -87,13 +87,13 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     let frozen = bed.cluster("milan").freeze(1, Component::ApiServer).expect("it freezes");
     rome.says("milan", "APIServer", "Unreachable").await;
     drop(frozen);
-    rome.says("milan", "APIServer", "Answers").await;
+    rome.says("milan", "APIServer", "Reachable").await;
 
     // Without an identity nobody knows whether it does.
     rome.is_authenticated("milan", false).await;
     rome.says("milan", "APIServer", "NotAuthenticated").await;
     rome.is_authenticated("milan", true).await;
-    rome.says("milan", "APIServer", "Answers").await;
+    rome.says("milan", "APIServer", "Reachable").await;
 
     rome.join("milan", false).await;
     rome.says("milan", "OutgoingPeering", "NotWanted").await;

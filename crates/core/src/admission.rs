@@ -1,5 +1,5 @@
-//! What the admission webhook changes in a pod of an offloaded namespace, so that the scheduler
-//! puts it where the namespace's strategy wants it.
+//! The changes that the admission webhook makes to pods of an offloaded namespace, so that the
+//! scheduler follows the namespace's strategy.
 
 use k8s_openapi::api::core::v1::{
     NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration,
@@ -7,16 +7,16 @@ use k8s_openapi::api::core::v1::{
 use tombolo_api::names::{TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT};
 use tombolo_api::offloading::{NamespaceOffloadingSpec, PodOffloadingStrategy};
 
-/// What a pod gets. Whatever is not set stays as it is.
+/// Changes of a pod. Fields that are not set stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Amendment {
-    /// One toleration more.
+    /// An additional toleration.
     pub toleration: Option<Toleration>,
-    /// The node selector that the pod requires from now on, in its node affinity.
+    /// The new required node affinity.
     pub required: Option<NodeSelector>,
 }
 
-/// Decides what a pod of a namespace that is offloaded like this gets.
+/// Decides the changes of a pod in a namespace with this NamespaceOffloading.
 pub fn amend(pod: &Pod, offloading: &NamespaceOffloadingSpec) -> Amendment {
     if is_of_daemon_set(pod) || offloading.pod_offloading_strategy == PodOffloadingStrategy::Local {
         return Amendment::default();
@@ -32,8 +32,8 @@ pub fn amend(pod: &Pod, offloading: &NamespaceOffloadingSpec) -> Amendment {
     }
 }
 
-/// The toleration of virtual nodes. It is for ever: it says where a pod may run, and not how long
-/// it stays where something has failed.
+/// The toleration of virtual nodes. Without `tolerationSeconds`: it controls where a pod may run,
+/// not how long it stays after a failure.
 pub fn toleration() -> Toleration {
     Toleration {
         key: Some(VIRTUAL_NODE_TAINT.into()),
@@ -43,7 +43,7 @@ pub fn toleration() -> Toleration {
     }
 }
 
-/// The nodes that a strategy allows, as alternatives. `None`: all.
+/// The nodes that a strategy allows, as terms of a node selector. `None`: all.
 fn allowed(offloading: &NamespaceOffloadingSpec) -> Option<Vec<NodeSelectorTerm>> {
     let selector = offloading.cluster_selector.as_ref();
     let remote = match selector {
@@ -59,7 +59,7 @@ fn allowed(offloading: &NamespaceOffloadingSpec) -> Option<Vec<NodeSelectorTerm>
         PodOffloadingStrategy::LocalAndRemote => {
             Some(remote.into_iter().chain([only("NotIn")]).collect())
         }
-        // An empty term selects no node, which is what a selector without one asks for.
+        // An empty term selects no node, like a selector without terms.
         PodOffloadingStrategy::Remote if remote.is_empty() => {
             Some(vec![NodeSelectorTerm::default()])
         }
@@ -67,13 +67,13 @@ fn allowed(offloading: &NamespaceOffloadingSpec) -> Option<Vec<NodeSelectorTerm>
     }
 }
 
-/// What holds where both hold, or `None` when what is there already sees to it. Terms are
-/// alternatives, so each of the one goes with each of the other.
+/// The conjunction of both selectors, or `None` if the existing one implies it. Terms are
+/// alternatives, so it is the product of their terms.
 fn both(there: Option<&NodeSelector>, allowed: Vec<NodeSelectorTerm>) -> Option<NodeSelector> {
     let Some(there) = there else {
         return Some(NodeSelector { node_selector_terms: allowed });
     };
-    // Empty terms select nothing; with something added they would.
+    // Empty terms select nothing; combined with another term they would.
     let terms = there.node_selector_terms.iter().filter(|term| !is_empty(term));
     let terms: Vec<_> = terms.collect();
     if terms.iter().all(|term| allowed.iter().any(|allowed| implies(term, allowed))) {
@@ -177,7 +177,7 @@ mod tests {
         json!({ "key": "liqo.io/type", "operator": operator, "values": ["virtual-node"] })
     }
 
-    /// As the API server does with what the webhook answers.
+    /// Applies the changes like the API server.
     fn amended(mut pod: Pod, amendment: Amendment) -> Pod {
         let spec = pod.spec.as_mut().unwrap();
         spec.tolerations.get_or_insert_default().extend(amendment.toleration);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_may_run_anywhere_only_tolerate_virtual_nodes() {
+    fn pods_that_may_run_anywhere_only_get_the_toleration() {
         let amendment = amend(&pod(&json!({ "containers": [] })), &offloading(json!({})));
         assert_eq!(amendment.toleration, Some(toleration()));
         assert_eq!(amendment.required, None);
@@ -198,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn local_pods_are_left_alone() {
+    fn local_pods_are_not_changed() {
         let local = offloading(json!({ "podOffloadingStrategy": "Local" }));
         assert_eq!(amend(&pod(&json!({ "containers": [] })), &local), Amendment::default());
     }
 
     #[test]
-    fn pods_of_daemon_sets_are_left_alone() {
+    fn pods_of_daemon_sets_are_not_changed() {
         let mut daemon = pod(&json!({ "containers": [] }));
         daemon.metadata.owner_references = Some(
             serde_json::from_value(json!([{
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_requires_is_joined_with_what_the_namespace_requires() {
+    fn node_selectors_of_pod_and_namespace_are_combined() {
         let remote = offloading(json!({
             "podOffloadingStrategy": "Remote",
             "clusterSelector": { "nodeSelectorTerms": [
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_of_clusters_leaves_nodes_of_this_cluster_allowed() {
+    fn a_cluster_selector_still_allows_local_nodes() {
         let both = offloading(json!({
             "clusterSelector": { "nodeSelectorTerms": [{ "matchExpressions": [with("a")] }] },
         }));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_time_changes_nothing() {
+    fn the_change_is_idempotent() {
         let selector = json!({ "nodeSelectorTerms": [{ "matchExpressions": [with("a")] }, {}] });
         for strategy in ["Local", "Remote", "LocalAndRemote"] {
             for selector in [&Value::Null, &selector] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_that_select_nothing_go_on_selecting_nothing() {
+    fn empty_terms_still_select_nothing() {
         let remote = offloading(json!({ "podOffloadingStrategy": "Remote" }));
         assert_eq!(amend(&requiring(&json!([{}])), &remote).required, None);
         let nowhere = offloading(json!({
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_toleration_that_is_there_is_enough() {
+    fn an_existing_toleration_is_enough() {
         let tolerates = |toleration: Value| {
             let pod = pod(&json!({ "containers": [], "tolerations": [toleration] }));
             amend(&pod, &offloading(json!({}))).toleration.is_none()

@@ -48,8 +48,9 @@ mod tests {
     fn the_time_is_that_of_the_last_change() {
         let (first, later): (Timestamp, Timestamp) =
             ("2026-01-01T00:00:00Z".parse().unwrap(), "2026-01-01T00:01:00Z".parse().unwrap());
-        let up = now_is(&[], "APIServer", true, "Answers", "", first);
-        let still = now_is(std::slice::from_ref(&up), "APIServer", true, "Answers", "well", later);
+        let up = now_is(&[], "APIServer", true, "Reachable", "", first);
+        let still =
+            now_is(std::slice::from_ref(&up), "APIServer", true, "Reachable", "well", later);
         assert_eq!(still.last_transition_time, Time(first));
         assert_eq!(still.message, "well");
         let down = now_is(&[still], "APIServer", false, "Silent", "", later);

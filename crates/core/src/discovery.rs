@@ -1,8 +1,10 @@
-//! Which other clusters are known: those found in the local network, those that a DNS domain lists,
-//! those that asked for a peering, those that somebody named; and when an entry goes again.
+//! The known clusters: discovered in the local network, listed in a DNS domain, known by a request
+//! for a peering, or named by a user; and when an entry expires.
 
 mod address;
+mod announced;
 mod announcement;
+mod backoff;
 mod entry;
 mod expiry;
 mod exposure;
@@ -10,32 +12,30 @@ mod interfaces;
 mod joining;
 mod listed;
 mod neighbours;
-mod patience;
 mod pin;
-mod reach;
+mod reachable;
 mod records;
 mod search;
-mod sighting;
 
 pub use address::address;
+pub use announced::{EntryChange, LocalCluster, MAX_DISCOVERED, announced, entry_announced};
 pub use announcement::{Announcement, NotAnAnnouncement};
+pub use backoff::connect_backoff;
 pub(crate) use entry::request_of;
 pub use entry::{
-    asked_again, incoming, is_left_to_others, is_over, kind, object_name, peered, senior,
-    takes_over,
+    incoming, is_left_to_others, is_over, kind, object_name, oldest_other, peered,
+    replaced_request, takes_over,
 };
-pub use expiry::{Sightings, expires_at};
-pub use exposure::{Exposure, Unexposed, checked_url, is_host_name, told_host};
+pub use expiry::{Expiries, expires_at};
+pub use exposure::{Exposure, Unexposed, advertised_host, checked_url, is_host_name};
 pub use interfaces::{Host, Interface, local_networks};
 pub use joining::{is_undecided, may_be_joined};
 pub use listed::{
-    Listed, NotListed, Searcher, entry_listed, is_found_in, is_introduced, is_orphan, listed,
-    superseded,
+    ListedCluster, SearchContext, UnusableRecord, entry_listed, is_found_in, is_identified,
+    is_orphaned, listed, superseded,
 };
-pub use neighbours::{ANSWER, Neighbour, Neighbours, News};
-pub use patience::patience;
+pub use neighbours::{ANSWER_TIMEOUT, Neighbour, NeighbourChange, Neighbours};
 pub use pin::PinnedBy;
-pub use reach::best_address;
+pub use reachable::best_address;
 pub use records::{Service, names, record_of};
-pub use search::{Failure, Found, MOST_LISTED, Search, next_search};
-pub use sighting::{Here, MOST_FOUND, Sighting, entry_seen, seen};
+pub use search::{Failure, Found, MAX_LISTED, Search, next_search};

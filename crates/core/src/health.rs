@@ -1,105 +1,109 @@
-//! Whether another cluster's API server answers: whom to ask, what counts as a failure, and what of
-//! it is worth saying.
+//! Whether another cluster's API server is reachable: which clusters to probe, when a lost probe is
+//! a failure, and when to report a change.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use tombolo_api::discovery::{ForeignCluster, condition};
+use tombolo_api::discovery::{ForeignCluster, condition::API_SERVER};
 
 use crate::{
     condition::{find, now_is},
     peering::is_authenticated,
 };
 
-/// One lost answer is no failure.
-const FAILURES: u32 = 2;
+/// A single lost probe is no failure.
+const FAILURE_THRESHOLD: u32 = 2;
 
-/// The word for programs when nobody asks.
+/// Reason of the condition while the API server is not probed.
 const NOT_AUTHENTICATED: &str = "NotAuthenticated";
 
-/// What to do about a cluster's API server.
+/// What to do about the API server of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Care {
-    /// Ask it on and on.
-    Ask,
-    /// Don't ask, and say so: what was said last may not be true any more.
-    SayUnasked,
+pub enum ProbeAction {
+    /// Probe it periodically.
+    Probe,
+    /// Report that it is not probed: the last condition may be outdated.
+    ReportNotProbed,
     /// Nothing.
     Nothing,
 }
 
-/// What to do: only who has an identity there can ask.
-pub fn care(cluster: &ForeignCluster) -> Care {
+/// Decides by the condition `Authenticated`: probes need an identity.
+pub fn probe_action(cluster: &ForeignCluster) -> ProbeAction {
     let conditions = cluster.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
     if cluster.metadata.deletion_timestamp.is_some() {
-        return Care::Nothing;
+        return ProbeAction::Nothing;
     }
     if is_authenticated(cluster) {
-        return Care::Ask;
+        return ProbeAction::Probe;
     }
-    match find(conditions, condition::API_SERVER) {
-        Some(said) if said.reason != NOT_AUTHENTICATED => Care::SayUnasked,
-        _ => Care::Nothing,
+    match find(conditions, API_SERVER) {
+        Some(reported) if reported.reason != NOT_AUTHENTICATED => ProbeAction::ReportNotProbed,
+        _ => ProbeAction::Nothing,
     }
 }
 
-/// What has been heard of an API server so far.
+/// The probes of an API server so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// How often in a row there was no answer.
+pub struct ProbeHistory {
+    /// Consecutive failures.
     failures: u32,
-    /// What was said last.
-    said: Option<bool>,
+    /// The state that was reported last.
+    reported: Option<bool>,
 }
 
-impl Record {
-    /// Notes whether there was an answer, and tells whether that has to be said.
-    pub fn note(&mut self, answered: bool) -> bool {
+impl ProbeHistory {
+    /// Records a probe, and returns whether its outcome has to be reported.
+    pub fn record(&mut self, answered: bool) -> bool {
         self.failures = if answered { 0 } else { self.failures.saturating_add(1) };
-        let counts = answered || self.failures >= FAILURES;
-        counts && self.said != Some(answered)
+        let counts = answered || self.failures >= FAILURE_THRESHOLD;
+        counts && self.reported != Some(answered)
     }
 
-    /// Notes that it was said.
-    pub fn said(&mut self, answered: bool) {
-        self.said = Some(answered);
+    /// Records a successful report.
+    pub fn reported(&mut self, answered: bool) {
+        self.reported = Some(answered);
     }
 }
 
-/// What there is to say of an API server.
+/// State of an API server, with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict<'a> {
-    /// It answers, as is told here.
-    Answers(&'a str),
-    /// It does not: what was tried.
+pub enum ApiServerState<'a> {
+    /// It answers.
+    Reachable(&'a str),
+    /// It does not: the request and its error.
     Unreachable(&'a str),
-    /// Nobody asks it.
-    Unasked,
+    /// It is not probed.
+    NotProbed,
 }
 
-impl Verdict<'_> {
-    /// Whether all is well.
-    pub fn is_good(&self) -> bool {
-        matches!(self, Self::Answers(_))
+impl ApiServerState<'_> {
+    /// Whether it answers.
+    pub fn is_reachable(&self) -> bool {
+        matches!(self, Self::Reachable(_))
     }
 }
 
-/// The condition that says so, unless it is among those of before.
-pub fn condition(before: &[Condition], verdict: Verdict<'_>, now: Timestamp) -> Option<Condition> {
-    let unasked = "nobody asks it without an identity there: see Authenticated";
-    let (reason, message) = match verdict {
-        Verdict::Answers(message) => ("Answers", message),
-        Verdict::Unreachable(message) => ("Unreachable", message),
-        Verdict::Unasked => (NOT_AUTHENTICATED, unasked),
+/// The condition for this state, unless it is the current one.
+pub fn condition(
+    before: &[Condition],
+    state: ApiServerState<'_>,
+    now: Timestamp,
+) -> Option<Condition> {
+    let not_probed =
+        "not probed without an identity in that cluster: see the condition Authenticated";
+    let (reason, message) = match state {
+        ApiServerState::Reachable(message) => ("Reachable", message),
+        ApiServerState::Unreachable(message) => ("Unreachable", message),
+        ApiServerState::NotProbed => (NOT_AUTHENTICATED, not_probed),
     };
-    let says = now_is(before, condition::API_SERVER, verdict.is_good(), reason, message, now);
-    (find(before, condition::API_SERVER) != Some(&says)).then_some(says)
+    let condition = now_is(before, API_SERVER, state.is_reachable(), reason, message, now);
+    (find(before, API_SERVER) != Some(&condition)).then_some(condition)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-
-    use tombolo_api::discovery::condition::{API_SERVER, AUTHENTICATED};
+    use tombolo_api::discovery::condition::AUTHENTICATED;
 
     use super::*;
 
@@ -119,54 +123,57 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_an_identity_asks() {
-        assert_eq!(care(&cluster(&[])), Care::Nothing);
-        assert_eq!(care(&cluster(&[(AUTHENTICATED, "True", "Accepted")])), Care::Ask);
+    fn only_a_cluster_with_an_identity_is_probed() {
+        assert_eq!(probe_action(&cluster(&[])), ProbeAction::Nothing);
+        assert_eq!(
+            probe_action(&cluster(&[(AUTHENTICATED, "True", "Accepted")])),
+            ProbeAction::Probe
+        );
     }
 
     #[test]
-    fn an_old_word_does_not_outlive_the_identity() {
+    fn the_condition_does_not_outlive_the_identity() {
         let refused = (AUTHENTICATED, "False", "Refused");
-        for said in [(API_SERVER, "True", "Answers"), (API_SERVER, "False", "Unreachable")] {
-            assert_eq!(care(&cluster(&[refused, said])), Care::SayUnasked);
+        for reported in [(API_SERVER, "True", "Reachable"), (API_SERVER, "False", "Unreachable")] {
+            assert_eq!(probe_action(&cluster(&[refused, reported])), ProbeAction::ReportNotProbed);
         }
-        let unasked = (API_SERVER, "False", NOT_AUTHENTICATED);
-        assert_eq!(care(&cluster(&[refused, unasked])), Care::Nothing);
+        let not_probed = (API_SERVER, "False", NOT_AUTHENTICATED);
+        assert_eq!(probe_action(&cluster(&[refused, not_probed])), ProbeAction::Nothing);
     }
 
     #[test]
-    fn one_lost_answer_is_no_failure() {
-        let mut record = Record::default();
-        assert!(record.note(true), "it answers");
-        record.said(true);
-        assert!(!record.note(true), "that is known");
-        assert!(!record.note(false), "once is never");
-        assert!(!record.note(true));
-        assert!(!record.note(false), "once again");
-        assert!(record.note(false), "twice in a row");
-        record.said(false);
-        assert!(!record.note(false), "that is known");
-        assert!(record.note(true), "one answer is enough");
+    fn one_lost_probe_is_no_failure() {
+        let mut history = ProbeHistory::default();
+        assert!(history.record(true), "it answers");
+        history.reported(true);
+        assert!(!history.record(true), "already reported");
+        assert!(!history.record(false), "a single failure");
+        assert!(!history.record(true));
+        assert!(!history.record(false), "a single failure again");
+        assert!(history.record(false), "twice in a row");
+        history.reported(false);
+        assert!(!history.record(false), "already reported");
+        assert!(history.record(true), "one answer is enough");
     }
 
     #[test]
-    fn what_could_not_be_said_is_said_again() {
-        let mut record = Record::default();
-        assert!(record.note(true));
-        assert!(record.note(true));
-        assert!(!record.note(false));
-        assert!(record.note(true));
+    fn a_failed_report_is_repeated() {
+        let mut history = ProbeHistory::default();
+        assert!(history.record(true));
+        assert!(history.record(true));
+        assert!(!history.record(false));
+        assert!(history.record(true));
     }
 
     #[test]
-    fn the_same_is_not_said_twice() {
+    fn an_unchanged_condition_is_not_written_again() {
         let first: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let later: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
-        let up = condition(&[], Verdict::Answers("it answers"), first).unwrap();
-        assert_eq!((&*up.status, &*up.reason), ("True", "Answers"));
+        let up = condition(&[], ApiServerState::Reachable("it answers"), first).unwrap();
+        assert_eq!((&*up.status, &*up.reason), ("True", "Reachable"));
         let before = [up];
-        assert_eq!(condition(&before, Verdict::Answers("it answers"), later), None);
-        let down = condition(&before, Verdict::Unreachable("no answer"), later).unwrap();
+        assert_eq!(condition(&before, ApiServerState::Reachable("it answers"), later), None);
+        let down = condition(&before, ApiServerState::Unreachable("no answer"), later).unwrap();
         assert_eq!((&*down.status, &*down.reason), ("False", "Unreachable"));
         assert_eq!(down.message, "no answer");
     }

@@ -1,15 +1,16 @@
-//! Limits for callers that nobody knows: how often each may come, how many may be there at a time.
-//! However many they are, little is remembered of them.
+//! Limits for unauthenticated clients: request rates and open connections. Memory is bounded,
+//! however many clients there are.
 
-mod allowance;
-mod seats;
+mod connection_limit;
+mod rate_limiter;
 
 use std::net::{IpAddr, Ipv6Addr};
 
-pub use allowance::{Allowances, Rate};
-pub use seats::Seats;
+pub use connection_limit::ConnectionLimit;
+pub use rate_limiter::{Rate, RateLimiter};
 
-/// Whom an address stands for: who has one IPv6 address has all of its /64.
+/// The client that an address belongs to: the address itself, or the /64 of an IPv6 address, which
+/// usually belongs to one client.
 pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_addresses_of_one_ipv6_network_are_one_caller() {
+    fn all_addresses_of_an_ipv6_64_are_one_client() {
         for (address, stands_for) in [
             ("192.0.2.7", "192.0.2.7"),
             ("::ffff:192.0.2.7", "192.0.2.7"),

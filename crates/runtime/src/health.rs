@@ -18,7 +18,7 @@ pub const TASK: &str = "probes";
 
 /// Probes are not answered.
 #[derive(Debug, thiserror::Error)]
-#[error("answer probes on port {port}")]
+#[error("serve health probes on port {port}")]
 pub struct Error {
     /// The port of the probes.
     port: u16,

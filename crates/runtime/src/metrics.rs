@@ -1,5 +1,5 @@
-//! What components count and time, for Prometheus: one registry for each process, which
-//! [`health`](crate::health) serves at `/metrics`.
+//! Prometheus metrics of all components: one registry per process, which [`health`](crate::health)
+//! serves at `/metrics`.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -14,39 +14,39 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// The type of what [`text`] returns, for HTTP.
+/// Content type of [`text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A step on the way from a packet to an identity.
+/// A step from an mDNS packet to an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// What was announced in the local network is read.
+    /// Parse an announcement of the local network.
     Parse,
-    /// The ForeignCluster is made.
+    /// Create the ForeignCluster.
     Create,
-    /// The other cluster's auth service says who it is.
+    /// Query the other cluster's auth service for its id.
     Info,
-    /// The other cluster gives an identity, and it is stored.
+    /// Request an identity from the other cluster, and store it.
     Identity,
 }
 
-/// Whether a cluster that was found had given an identity before.
+/// Where the identity for a discovered cluster comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Met {
-    /// It was asked for one.
-    Never,
-    /// The one that it gave still counts.
-    Before,
+pub enum IdentitySource {
+    /// The cluster has issued it.
+    Issued,
+    /// An earlier one is still valid.
+    Reused,
 }
 
-/// What became of a request for an identity that the controllers have looked at.
+/// Outcome of another cluster's request for an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// An identity in the form of a certificate.
+    /// Issued, in the form of a certificate.
     Certificate,
-    /// An identity in the form of a token.
+    /// Issued, in the form of a token.
     Token,
-    /// None.
+    /// Refused.
     Refused,
 }
 
@@ -55,24 +55,24 @@ impl Step {
 
     fn label(self) -> Label {
         let step = match self {
-            Self::Parse => "parse",
-            Self::Create => "create",
-            Self::Info => "info",
-            Self::Identity => "identity",
+            Self::Parse => "parse_announcement",
+            Self::Create => "create_foreign_cluster",
+            Self::Info => "get_cluster_info",
+            Self::Identity => "request_identity",
         };
         [("step", step)]
     }
 }
 
-impl Met {
-    const ALL: [Self; 2] = [Self::Never, Self::Before];
+impl IdentitySource {
+    const ALL: [Self; 2] = [Self::Issued, Self::Reused];
 
     fn label(self) -> Label {
-        let met = match self {
-            Self::Never => "never",
-            Self::Before => "before",
+        let source = match self {
+            Self::Issued => "issued",
+            Self::Reused => "reused",
         };
-        [("met", met)]
+        [("identity", source)]
     }
 }
 
@@ -89,33 +89,33 @@ impl Outcome {
     }
 }
 
-/// A step took so long.
-pub fn took(step: Step, time: Duration) {
+/// Records the duration of a step.
+pub fn observe_step(step: Step, time: Duration) {
     METRICS.steps.get_or_create(&step.label()).observe(time.as_secs_f64());
 }
 
-/// So long after a cluster was found there is an identity that counts there.
-pub fn known_after(met: Met, time: Duration) {
-    METRICS.discovery.get_or_create(&met.label()).observe(time.as_secs_f64());
+/// Records the time from the discovery of a cluster to a valid identity there.
+pub fn observe_discovery(source: IdentitySource, time: Duration) {
+    METRICS.discovery.get_or_create(&source.label()).observe(time.as_secs_f64());
 }
 
-/// So many clusters are announced in the local networks.
-pub fn announced(clusters: usize) {
-    METRICS.neighbours.set(i64::try_from(clusters).unwrap_or(i64::MAX));
+/// Sets the number of clusters that are announced in the local networks.
+pub fn set_announced_clusters(clusters: usize) {
+    METRICS.announced_clusters.set(i64::try_from(clusters).unwrap_or(i64::MAX));
 }
 
-/// The auth service has answered a request for one of its paths with this status.
-pub fn answered(path: &'static str, status: u16) {
+/// Counts a request to the auth service, by path and status code.
+pub fn count_auth_request(path: &'static str, status: u16) {
     let labels = [("path", path.to_owned()), ("code", status.to_string())];
     METRICS.requests.get_or_create(&labels).inc();
 }
 
-/// The controllers have decided on a request for an identity.
-pub fn decided(outcome: Outcome) {
+/// Counts a decision on a request for an identity.
+pub fn count_identity_request(outcome: Outcome) {
     METRICS.identities.get_or_create(&outcome.label()).inc();
 }
 
-/// All of them, as Prometheus reads them.
+/// All metrics in the OpenMetrics text format.
 pub fn text() -> Result<String, std::fmt::Error> {
     let mut all = String::new();
     text::encode(&mut all, &METRICS.registry)?;
@@ -129,7 +129,7 @@ struct Metrics {
     registry: Registry,
     steps: Times,
     discovery: Times,
-    neighbours: Gauge,
+    announced_clusters: Gauge,
     requests: Family<[(&'static str, String); 2], Counter>,
     identities: Family<Label, Counter>,
 }
@@ -140,46 +140,46 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
         registry: Registry::with_prefix("tombolo"),
         steps: times(),
         discovery: times(),
-        neighbours: Gauge::default(),
+        announced_clusters: Gauge::default(),
         requests: Family::default(),
         identities: Family::default(),
     };
-    // What has not happened yet is there from the start, and zero.
+    // All label values exist from the start, as zero.
     for step in Step::ALL {
         drop(metrics.steps.get_or_create(&step.label()));
     }
-    for met in Met::ALL {
-        drop(metrics.discovery.get_or_create(&met.label()));
+    for source in IdentitySource::ALL {
+        drop(metrics.discovery.get_or_create(&source.label()));
     }
     for outcome in Outcome::ALL {
         drop(metrics.identities.get_or_create(&outcome.label()));
     }
     let registry = &mut metrics.registry;
     registry.register_with_unit(
-        "discovery_step",
-        "Time of each step from an announcement in the local network to an identity",
+        "discovery_step_duration",
+        "Duration of each step from an announcement in the local network to an identity",
         Unit::Seconds,
         metrics.steps.clone(),
     );
     registry.register_with_unit(
-        "discovery",
-        "Time from when a cluster was found to an identity there, where the first attempt succeeds",
+        "discovery_duration",
+        "Time from the discovery of a cluster to an identity there, if the first attempt succeeds",
         Unit::Seconds,
         metrics.discovery.clone(),
     );
     registry.register(
-        "discovery_neighbours",
-        "Clusters that are announced in the local networks",
-        metrics.neighbours.clone(),
+        "discovery_announced_clusters",
+        "Clusters currently announced in the local networks",
+        metrics.announced_clusters.clone(),
     );
     registry.register(
         "auth_requests",
-        "Requests that the auth service has answered",
+        "Requests answered by the auth service",
         metrics.requests.clone(),
     );
     registry.register(
         "identity_requests",
-        "Requests for an identity that were decided on",
+        "Requests of other clusters for an identity, by outcome",
         metrics.identities.clone(),
     );
     metrics
@@ -195,20 +195,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_timed_and_counted_can_be_read() {
-        took(Step::Parse, Duration::from_micros(150));
-        known_after(Met::Before, Duration::from_millis(20));
-        announced(3);
-        answered("/info", 200);
-        decided(Outcome::Refused);
+    fn observed_values_are_exported() {
+        observe_step(Step::Parse, Duration::from_micros(150));
+        observe_discovery(IdentitySource::Reused, Duration::from_millis(20));
+        set_announced_clusters(3);
+        count_auth_request("/info", 200);
+        count_identity_request(Outcome::Refused);
         let text = text().unwrap();
         for line in [
-            "# UNIT tombolo_discovery_step_seconds seconds",
-            "tombolo_discovery_step_seconds_sum{step=\"parse\"} 0.00015",
-            "tombolo_discovery_step_seconds_bucket{le=\"0.0001\",step=\"parse\"} 0",
-            "tombolo_discovery_step_seconds_bucket{le=\"0.0002\",step=\"parse\"} 1",
-            "tombolo_discovery_seconds_count{met=\"before\"} 1",
-            "tombolo_discovery_neighbours 3",
+            "# UNIT tombolo_discovery_step_duration_seconds seconds",
+            "tombolo_discovery_step_duration_seconds_sum{step=\"parse_announcement\"} 0.00015",
+            "tombolo_discovery_step_duration_seconds_bucket{le=\"0.0001\",step=\"parse_announcement\"} 0",
+            "tombolo_discovery_step_duration_seconds_bucket{le=\"0.0002\",step=\"parse_announcement\"} 1",
+            "tombolo_discovery_duration_seconds_count{identity=\"reused\"} 1",
+            "tombolo_discovery_announced_clusters 3",
             "tombolo_auth_requests_total{path=\"/info\",code=\"200\"} 1",
             "tombolo_identity_requests_total{outcome=\"refused\"} 1",
         ] {

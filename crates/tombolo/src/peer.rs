@@ -421,10 +421,10 @@ mod tests {
             assert!(error.contains(&part), "{part} is not in {error}");
         }
         // An announced certificate is not replaced either, and the error names its source.
-        let (key, value) = PinnedBy::Mdns.note(first);
+        let (key, value) = PinnedBy::Mdns.annotation(first);
         milan.annotations_mut().insert(key, value);
         assert!(check_pin(&milan, first).is_ok());
         let error = check_pin(&milan, other).unwrap_err().to_string();
-        assert!(error.contains("it announces in the local network"), "{error}");
+        assert!(error.contains("it announces by mDNS"), "{error}");
     }
 }

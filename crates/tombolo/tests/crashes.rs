@@ -101,9 +101,9 @@ async fn prometheus_is_answered(control: &Control) {
     for line in [
         "HTTP/1.0 200 OK",
         "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8",
-        "# TYPE tombolo_discovery_step_seconds histogram",
-        "# TYPE tombolo_discovery_seconds histogram",
-        "tombolo_discovery_step_seconds_count{step=\"identity\"} 0",
+        "# TYPE tombolo_discovery_step_duration_seconds histogram",
+        "# TYPE tombolo_discovery_duration_seconds histogram",
+        "tombolo_discovery_step_duration_seconds_count{step=\"request_identity\"} 0",
         "tombolo_identity_requests_total{outcome=\"refused\"} 0",
         "# EOF",
     ] {

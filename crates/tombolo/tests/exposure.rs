@@ -79,8 +79,8 @@ async fn invalid_flags_are_refused(rome: &Cluster) {
         ("--auth-service-type=ExternalName", "possible values: NodePort, LoadBalancer, ClusterIP"),
         ("--auth-ingress=192.0.2.1", "is not a host name"),
         ("--auth-ingress=https://rome", "is not a host name"),
-        ("--auth-url=http://rome", "it does not begin with https://"),
-        ("--auth-url=https://127.0.0.1:443", "others would reach themselves there"),
+        ("--auth-url=http://rome", "it does not start with https://"),
+        ("--auth-url=https://127.0.0.1:443", "its host is a loopback or unspecified address"),
         ("--auth-url=https://rome:70000", "its port is not between 1 and 65535"),
     ] {
         let complaint = refused(rome, &["install", flag]).await;

@@ -1,4 +1,4 @@
-//! The certificate that the auth service shows, as the control plane leaves it in a Secret.
+//! The certificate of the auth service, from the Secret that the controllers write.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::key_pair;
 
-/// Waits for the certificate that the control plane makes.
+/// Waits until the controllers have made the certificate.
 pub(super) async fn first(certificate: &Watched<Secret>) -> RustlsConfig {
     let mut changes = certificate.changes();
     loop {
@@ -28,7 +28,7 @@ pub(super) async fn first(certificate: &Watched<Secret>) -> RustlsConfig {
     }
 }
 
-/// A changed certificate counts for the next connection.
+/// Reloads a changed certificate for new connections.
 pub(super) async fn follow(certificate: Watched<Secret>, tls: RustlsConfig, shutdown: Shutdown) {
     let mut changes = certificate.changes();
     while let Some(Ok(())) = shutdown.or(changes.changed()).await {
@@ -40,7 +40,7 @@ pub(super) async fn follow(certificate: Watched<Secret>, tls: RustlsConfig, shut
     }
 }
 
-/// Only HTTP/1.1: a request is one small question, and what is not spoken can't be used against us.
+/// HTTP/1.1 only: requests are small, and HTTP/2 would only add attack surface.
 fn config(secret: &Secret) -> Result<Arc<ServerConfig>, String> {
     let pair = key_pair::read(secret)?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -53,5 +53,5 @@ fn config(secret: &Secret) -> Result<Arc<ServerConfig>, String> {
 }
 
 fn unusable(why: &str) {
-    warn!("use the certificate in Secret {NAMESPACE}/{AUTH_CERTIFICATE_SECRET}: {why}");
+    warn!("can't use the certificate in Secret {NAMESPACE}/{AUTH_CERTIFICATE_SECRET}: {why}");
 }

@@ -1,4 +1,4 @@
-//! What a caller gets in the place of an answer.
+//! Error responses.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use tombolo_api::auth::{AuthError, Refusal};
 pub(super) struct Failure {
     status: StatusCode,
     error: AuthError,
-    /// When it may help to come again.
-    again: Option<Duration>,
+    /// Value of Retry-After.
+    retry_after: Option<Duration>,
 }
 
 impl Failure {
@@ -23,38 +23,38 @@ impl Failure {
     }
 
     pub fn because(status: StatusCode, error: AuthError) -> Self {
-        Self { status, error, again: None }
+        Self { status, error, retry_after: None }
     }
 
     pub fn unauthorized(reason: Refusal) -> Self {
         let error = if reason == Refusal::EmptyTokenRefused {
-            "it takes a token: the one in the Secret liqo/auth-token of the cluster asked"
+            "a token is required: the one in Secret liqo/auth-token of the issuing cluster"
         } else {
-            "the token is not the one in the Secret liqo/auth-token of the cluster asked"
+            "the token is not the one in Secret liqo/auth-token of the issuing cluster"
         };
         Self::because(StatusCode::UNAUTHORIZED, AuthError::new(error, reason))
     }
 
-    /// It can't be done right now. A second later it may.
-    pub fn not_now(error: &str) -> Self {
-        let again = Some(Duration::from_secs(1));
-        Self { again, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error) }
+    /// A temporary failure, to be retried after a second.
+    pub fn unavailable(error: &str) -> Self {
+        let retry_after = Some(Duration::from_secs(1));
+        Self { retry_after, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error) }
     }
 
-    /// Too many of `what`; there is room again after `wait`.
+    /// Too many of `what`; to be retried after `wait`.
     pub fn too_many(what: &str, wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let error = format!("too many {what}: try again in {seconds} s");
-        let again = Some(Duration::from_secs(seconds));
-        Self { again, ..Self::new(StatusCode::TOO_MANY_REQUESTS, &error) }
+        let retry_after = Some(Duration::from_secs(seconds));
+        Self { retry_after, ..Self::new(StatusCode::TOO_MANY_REQUESTS, &error) }
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.error)).into_response();
-        if let Some(again) = self.again {
-            response.headers_mut().insert(header::RETRY_AFTER, again.as_secs().into());
+        if let Some(retry_after) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, retry_after.as_secs().into());
         }
         response
     }
@@ -65,15 +65,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_come_again_is_told_when() {
+    fn temporary_failures_have_retry_after() {
         for (failure, seconds) in [
-            (Failure::not_now("busy"), Some("1")),
+            (Failure::unavailable("busy"), Some("1")),
             (Failure::too_many("requests", Duration::from_millis(1200)), Some("2")),
             (Failure::unauthorized(Refusal::WrongToken), None),
         ] {
             let response = failure.into_response();
-            let told = response.headers().get(header::RETRY_AFTER);
-            assert_eq!(told.and_then(|value| value.to_str().ok()), seconds);
+            let header = response.headers().get(header::RETRY_AFTER);
+            assert_eq!(header.and_then(|value| value.to_str().ok()), seconds);
         }
     }
 }

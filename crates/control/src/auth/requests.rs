@@ -1,4 +1,4 @@
-//! The records of requests: written here, answered by the control plane, handed over once.
+//! The records of requests: written here, answered by the controllers, delivered once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use tombolo_api::{
     names::{AUTH_NAMESPACE, IDENTITY_RECORD_LABEL},
 };
 use tombolo_core::identity::{
-    Admission, MOST_IDENTITIES, Record, admit, hash, record_name, return_token_name, token_in,
+    Admission, MAX_IDENTITIES, Record, admit, hash, record_name, return_token_name, token_in,
 };
 use tombolo_runtime::{observe::Watched, task::Background, writer};
 use tracing::{error, warn};
@@ -26,63 +26,63 @@ use super::{Failure, limits::Limits};
 
 const MANAGER: &str = "liqo-auth";
 
-/// How long the control plane may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a record is written anew when somebody else has changed it meanwhile.
-const TRIES: usize = 5;
+/// Time limit of the controllers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Attempts to write a record that changes concurrently.
+const MAX_ATTEMPTS: usize = 5;
 
-/// The records, in the API server.
+/// The records in the API server.
 pub(super) struct Requests {
     records: Api<Secret>,
-    /// The same, as they were a moment ago.
+    /// The same from a watch.
     seen: Watched<Secret>,
-    /// What callers do not wait for.
+    /// Tasks that clients do not wait for.
     background: Arc<Background>,
 }
 
-/// By what a request is let in.
+/// Why a request is admitted.
 #[derive(Debug)]
 pub(super) enum Admitted {
-    /// By a token that counts, or because it takes none.
+    /// By its token, or because no token is required.
     ByToken,
-    /// By the nonce of an identity alone. If that is gone by now, this is the answer.
+    /// By the nonce of an existing identity only. If that is gone by now, this is the response.
     ByNonce(Failure),
 }
 
-/// What has become of a request.
+/// The answer to a request.
 #[derive(Debug)]
 enum Answer {
     Identity(Confidential),
     Refusal(AuthError),
-    /// Another one has come since, or has got the answer: there will be none to this one.
+    /// A later request has replaced this one, or received the answer: there will be none.
     Superseded,
 }
 
-/// A request that is recorded. Without a nonce nobody could ask for the answer again: unless it is
-/// handed over, it is given back.
+/// A recorded request. Without a nonce it can't be repeated, so it is released unless the answer is
+/// delivered.
 #[derive(Debug)]
 pub(super) struct Recorded {
     secret: Secret,
-    /// Where it is given back, if it is, and by whom.
+    /// Set if it has to be released, in the background.
     unclaimed: Option<(Api<Secret>, Arc<Background>)>,
 }
 
 impl Recorded {
-    /// Who asked has got the answer.
+    /// The answer is delivered.
     pub fn handed_over(mut self) {
         self.unclaimed = None;
     }
 }
 
-/// However it comes that nobody waits any more: there was no answer in time, or who asked hung up.
+/// Whatever the reason: there was no answer in time, or the client has disconnected.
 impl Drop for Recorded {
     fn drop(&mut self) {
         let Some((records, background)) = self.unclaimed.take() else { return };
         let secret = std::mem::take(&mut self.secret);
         if Handle::try_current().is_ok() {
-            background.spawn("give an identity back", async move {
+            background.spawn("release a request", async move {
                 if let Err(error) = mark_released(&records, &secret).await {
-                    warn!("give back what nobody waits for: {}: {error}", secret.name_any());
+                    warn!("can't release the abandoned request {}: {error}", secret.name_any());
                 }
             });
         }
@@ -100,7 +100,7 @@ impl Requests {
         self.seen.filled().await;
     }
 
-    /// The token that this one cluster may show, if there is one.
+    /// The token for this cluster only, or an empty one.
     pub async fn return_token(&self, cluster: &ClusterId) -> Result<Confidential, Failure> {
         let secret = self
             .records
@@ -110,8 +110,8 @@ impl Requests {
         Ok(secret.and_then(|secret| token_in(&secret)).unwrap_or_default())
     }
 
-    /// Whether this is who has the identity already, and wants another certificate: it shows the nonce
-    /// that it was given for. Anybody can ask that, so only what was seen a moment ago is looked at.
+    /// Whether this is the renewal of a certificate, proved by the nonce. Anybody can send such a
+    /// request, so only the watch is consulted.
     pub fn renews(&self, new: &Record) -> bool {
         let recorded = self
             .seen
@@ -121,15 +121,15 @@ impl Requests {
         new.signing_request.is_some() && admit(recorded.as_ref(), new) == Admission::Again
     }
 
-    /// Waits for the answer to a request that was recorded.
+    /// Waits for the answer to a recorded request.
     pub async fn answer(
         &self,
         new: &Record,
         recorded: &Recorded,
     ) -> Result<IdentityResponse, Failure> {
-        let answer = timeout(PATIENCE, self.answered(new, &recorded.secret)).await;
+        let answer = timeout(ANSWER_TIMEOUT, self.answered(new, &recorded.secret)).await;
         let Some((answer, secret)) = answer.ok().flatten() else {
-            let text = "the control plane of this cluster has not answered in time: try again";
+            let text = "the controllers of this cluster have not answered in time: try again";
             return Err(Failure::new(StatusCode::GATEWAY_TIMEOUT, text));
         };
         let kubeconfig = match answer {
@@ -138,16 +138,17 @@ impl Requests {
                 return Err(Failure::because(StatusCode::UNPROCESSABLE_ENTITY, why));
             }
             Answer::Superseded => {
-                let text = "another request of this cluster has come since: try again";
+                let text = "a later request of this cluster has replaced this one: try again";
                 return Err(Failure::new(StatusCode::CONFLICT, text));
             }
         };
-        // Who asked does not have to wait for that.
+        // The client need not wait for this.
         self.background.spawn("forget an answer", forget(self.records.clone(), secret));
         Ok(IdentityResponse { kubeconfig })
     }
 
-    /// Waits for the answer, in the record as it was written or as it is later. `None`: it is gone.
+    /// Waits for the answer in this version of the record or a later one. `None`: the record is
+    /// gone.
     async fn answered(&self, new: &Record, recorded: &Secret) -> Option<(Answer, Arc<Secret>)> {
         let (name, from) = (recorded.name_any(), version(recorded));
         let mut changes = self.seen.changes();
@@ -168,7 +169,7 @@ impl Requests {
         }
     }
 
-    /// Marks the record of an identity that is given back.
+    /// Marks the record of an identity as released.
     pub async fn release(&self, release: &IdentityRelease) -> Result<(), Failure> {
         let name = record_name(&release.cluster_id);
         let secret = self.records.get_opt(&name).await.map_err(|error| internal(&error))?;
@@ -180,7 +181,7 @@ impl Requests {
         mark_released(&self.records, &secret).await.map_err(|error| internal(&error))
     }
 
-    /// Writes the request into its record, and returns that.
+    /// Writes the request into its record.
     pub async fn record(
         &self,
         new: &Record,
@@ -189,9 +190,9 @@ impl Requests {
     ) -> Result<Recorded, Failure> {
         let name = record_name(&new.cluster_id);
         let mut is_counted = false;
-        for attempt in 0..TRIES {
-            // What was seen a moment ago is good enough as long as nothing has changed since, and if
-            // something has, the API server says so.
+        for attempt in 0..MAX_ATTEMPTS {
+            // The watch is good enough for the first attempt: if it is outdated, the write
+            // conflicts.
             let seen = match attempt {
                 0 => self.seen.get(AUTH_NAMESPACE, &name).map(Arc::unwrap_or_clone),
                 _ => self.records.get_opt(&name).await.map_err(|error| internal(&error))?,
@@ -206,25 +207,26 @@ impl Requests {
             }
             let recorded = seen.as_ref().and_then(|secret| Record::read(secret).ok());
             let admission = admit(recorded.as_ref(), new);
-            // There is no identity any more that the nonce could be for.
+            // The identity of the nonce no longer exists.
             if admission == Admission::New
                 && let Admitted::ByNonce(failure) = admitted
             {
                 return Err(failure);
             }
-            // Only who could have it counts, so that nobody else can keep a cluster out.
+            // Only requests that could succeed are counted, so that nobody can lock out another
+            // cluster.
             if !is_counted && admission != Admission::Taken {
                 limits.identity(&new.cluster_id)?;
                 is_counted = true;
             }
             let written = match admission {
-                // It may have been given back just now.
+                // It may have been released just now.
                 Admission::Taken if attempt == 0 => continue,
-                // It is about to go: nobody waits for what was asked then.
+                // The record is about to be deleted.
                 Admission::Taken if recorded.is_some_and(|recorded| recorded.released) => break,
                 Admission::Taken => return Err(taken()),
-                Admission::New if self.seen.index().len() >= MOST_IDENTITIES => {
-                    return Err(no_more());
+                Admission::New if self.seen.index().len() >= MAX_IDENTITIES => {
+                    return Err(limit_reached());
                 }
                 Admission::New => self.records.create(&params(), &new.to_secret()).await,
                 Admission::Again => {
@@ -254,12 +256,12 @@ impl Requests {
                 Err(error) => return Err(internal(&error)),
             }
         }
-        let text = "an earlier request of this cluster is still in the way: try again";
-        Err(Failure::not_now(text))
+        let text = "an earlier request of this cluster is still being processed: try again";
+        Err(Failure::unavailable(text))
     }
 }
 
-/// Marks this record, and no other that has its name by now, as given back.
+/// Marks this record as released, and no later one of the same name.
 async fn mark_released(records: &Api<Secret>, recorded: &Secret) -> kube::Result<()> {
     let patch = json!({
         "metadata": { "uid": recorded.uid() },
@@ -269,8 +271,7 @@ async fn mark_released(records: &Api<Secret>, recorded: &Secret) -> kube::Result
     writer::absent_is_fine(marked.map(drop))
 }
 
-/// Forgets an answer that was handed over. Where another request has been recorded meanwhile, what is
-/// there is not ours.
+/// Deletes a delivered answer, unless a later request has been recorded.
 async fn forget(records: Api<Secret>, secret: Arc<Secret>) {
     let nothing = json!({
         "metadata": { "resourceVersion": secret.resource_version() },
@@ -278,12 +279,12 @@ async fn forget(records: Api<Secret>, secret: Arc<Secret>) {
     });
     let forgotten = records.patch(&secret.name_any(), &manager(), &Patch::Merge(nothing)).await;
     if let Err(error) = writer::absent_is_fine(forgotten.map(drop)) {
-        warn!("the answer stays in its record until the controllers forget it: {error}");
+        warn!("can't delete a delivered answer, the controllers will: {error}");
     }
 }
 
-/// The answer to the latest request, if its nonce is ours: another one of the same cluster may have
-/// come between, and is as good, but for a certificate, which is for one key.
+/// The answer to the latest request if it has our nonce: a repeated request of the same cluster is
+/// equivalent, unless it has another signing request, and so another key.
 fn answer_in(secret: &Secret, ours: &Record) -> Option<Answer> {
     let record = Record::read(secret).ok()?;
     let same = record.request == ours.request
@@ -300,30 +301,30 @@ fn answer_in(secret: &Secret, ours: &Record) -> Option<Answer> {
     Some(identity.or(record.refusal.map(Answer::Refusal)).unwrap_or(Answer::Superseded))
 }
 
-/// The API server counts its versions up.
+/// Resource versions of the API server increase.
 fn version(secret: &Secret) -> u64 {
     secret.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 fn taken() -> Failure {
-    let error = "this cluster id has an identity here already, which was given to whoever showed \
-                 another nonce; if it is lost, delete the Secret identity-<cluster id> in the \
-                 namespace liqo-auth of this cluster";
+    let error = "this cluster id has an identity here already, issued for another nonce; if that \
+                 identity is lost, delete the Secret identity-<cluster id> in the namespace \
+                 liqo-auth of this cluster";
     Failure::because(StatusCode::CONFLICT, AuthError::new(error, Refusal::IdentityTaken))
 }
 
-fn no_more() -> Failure {
-    warn!("{MOST_IDENTITIES} clusters have an identity here: no other one gets any");
+fn limit_reached() -> Failure {
+    warn!("refused a new identity: {MAX_IDENTITIES} clusters have one");
     let error = format!(
-        "{MOST_IDENTITIES} clusters have an identity here, and no more can: for each that is gone, \
+        "{MAX_IDENTITIES} clusters have an identity here, which is the limit: for each that is gone, \
          delete the Secret identity-<cluster id> in the namespace liqo-auth of this cluster"
     );
     Failure::new(StatusCode::INSUFFICIENT_STORAGE, &error)
 }
 
 fn internal(error: &kube::Error) -> Failure {
-    error!("records of requests: {error}");
-    let text = "the API server of this cluster does not do what it should: try again";
+    error!("can't read or write a record in {AUTH_NAMESPACE}: {error}");
+    let text = "the API server of this cluster has failed: try again";
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
@@ -351,7 +352,7 @@ mod tests {
 
     use super::*;
 
-    /// What was sent to change something.
+    /// Writes to the API server.
     type Written = Arc<Mutex<Vec<(Method, Value)>>>;
 
     fn record(signing_request: &str, id: &str) -> Record {
@@ -368,8 +369,8 @@ mod tests {
         secret
     }
 
-    /// With a record that was seen, and that is gone from the API server by now.
-    async fn too_late(seen: &Secret) -> (Requests, Written) {
+    /// With a record in the watch that is gone from the API server.
+    async fn with_deleted_record(seen: &Secret) -> (Requests, Written) {
         let list = json!({
             "apiVersion": "v1", "kind": "SecretList", "metadata": { "resourceVersion": "7" },
             "items": [seen],
@@ -390,7 +391,7 @@ mod tests {
     ) -> Result<Response<Body>, Infallible> {
         let (head, body) = request.into_parts();
         if head.uri.query().is_some_and(|query| query.contains("watch=true")) {
-            // Nothing changes any more.
+            // No more events.
             std::future::pending::<()>().await;
         }
         if head.method == Method::GET && head.uri.path().ends_with("/secrets") {
@@ -410,9 +411,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_let_in_by_its_nonce_alone_gets_no_new_identity() {
+    async fn a_nonce_alone_gives_no_new_identity() {
         let new = record("PEM", "1");
-        let (requests, written) = too_late(&recorded(&new)).await;
+        let (requests, written) = with_deleted_record(&recorded(&new)).await;
         assert!(requests.renews(&new));
         let admitted = Admitted::ByNonce(Failure::unauthorized(Refusal::WrongToken));
         let refused = requests.record(&new, admitted, &Limits::new()).await.unwrap_err();
@@ -423,9 +424,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_record_that_was_read_is_given_back() {
+    async fn only_the_record_that_was_read_is_released() {
         let secret = recorded(&record("PEM", "1"));
-        let (requests, written) = too_late(&secret).await;
+        let (requests, written) = with_deleted_record(&secret).await;
         mark_released(&requests.records, &secret).await.unwrap();
         let written = written.lock().unwrap();
         assert_eq!(written.len(), 1);
@@ -433,13 +434,13 @@ mod tests {
     }
 
     #[test]
-    fn who_was_overtaken_is_told_so_at_once() {
+    fn a_replaced_request_fails_at_once() {
         let ours = record("PEM", "1");
         let is_superseded = |there: &Record| {
             matches!(answer_in(&there.to_secret(), &ours), Some(Answer::Superseded))
         };
         assert!(is_superseded(&record("another", "2")));
-        // The same once more is as good, until somebody has got the answer.
+        // A repeated request is equivalent, until the answer is delivered.
         let again = record("PEM", "2");
         assert!(!is_superseded(&ours) && !is_superseded(&again));
         assert!(is_superseded(&Record { answered: Some("2".to_owned()), ..again }));

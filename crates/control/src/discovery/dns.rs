@@ -1,4 +1,5 @@
-//! Asks DNS which clusters a domain lists: PTR, then for each name SRV and TXT, then A and AAAA.
+//! Queries DNS for the clusters that a domain lists: PTR, then for each name SRV and TXT, then A
+//! and AAAA.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,24 +15,24 @@ use hickory_resolver::{
     system_conf::read_system_conf,
 };
 use tombolo_core::discovery::{
-    Failure, Found, Listed, MOST_LISTED, NotListed, Search, Service, names, record_of,
+    Failure, Found, ListedCluster, MAX_LISTED, Search, Service, UnusableRecord, names, record_of,
 };
 
-/// Names that are looked up at the same time.
-const AT_ONCE: usize = 16;
-/// How long a server may take to answer, unless resolv.conf says something else.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Concurrent lookups.
+const MAX_CONCURRENT: usize = 16;
+/// Time limit of a query, unless resolv.conf sets one.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The DNS servers to ask.
+/// The DNS servers to query.
 #[derive(Clone, Copy, Debug)]
 pub enum Servers {
     /// Those in /etc/resolv.conf, which is read before each search.
     OfThisMachine,
-    /// This one.
+    /// This server only.
     At(SocketAddr),
 }
 
-/// Searches a domain. Nothing is cached here: how long an answer holds is for others to heed.
+/// Searches a domain. Nothing is cached here: the caller honours the TTLs.
 pub(super) async fn search(servers: Servers, domain: &str) -> Search {
     let (resolver, servers) = match open(servers) {
         Ok(opened) => opened,
@@ -51,7 +52,7 @@ fn open(servers: Servers) -> Result<(TokioResolver, String), NetError> {
             server.connections.iter_mut().for_each(|connection| connection.port = address.port());
             let config = ResolverConfig::from_name_servers(vec![server]);
             let mut options = ResolverOpts::default();
-            options.timeout = PATIENCE;
+            options.timeout = QUERY_TIMEOUT;
             (config, options)
         }
     };
@@ -75,14 +76,15 @@ async fn clusters(resolver: &TokioResolver, domain: &str) -> Result<Found, Failu
     name.set_fqdn(true);
     let listed = lookup(resolver, name, RecordType::PTR).await.map_err(|error| failure(&error))?;
     let names = names(listed);
-    let left_out = names.keys().skip(MOST_LISTED).map(|name| NotListed {
+    let left_out = names.keys().skip(MAX_LISTED).map(|name| UnusableRecord {
         record: name.clone(),
-        what: format!("is left out: only the first {MOST_LISTED} of a domain are used"),
+        what: format!("is ignored: only the first {MAX_LISTED} clusters of a domain are used"),
     });
     let mut found = Found { clusters: Vec::new(), unusable: left_out.collect() };
-    let lookups = names.into_values().take(MOST_LISTED);
-    let mut lookups =
-        stream::iter(lookups).map(|(name, ttl)| cluster(resolver, name, ttl)).buffered(AT_ONCE);
+    let lookups = names.into_values().take(MAX_LISTED);
+    let mut lookups = stream::iter(lookups)
+        .map(|(name, ttl)| cluster(resolver, name, ttl))
+        .buffered(MAX_CONCURRENT);
     while let Some(result) = lookups.next().await {
         match result {
             Ok(cluster) => found.clusters.push(cluster),
@@ -92,24 +94,29 @@ async fn clusters(resolver: &TokioResolver, domain: &str) -> Result<Found, Failu
     Ok(found)
 }
 
-async fn cluster(resolver: &TokioResolver, name: Name, ttl: u32) -> Result<Listed, NotListed> {
-    let no = |what: String| NotListed { record: record_of(&name), what };
-    let ask = async |name: &Name, kind| {
+async fn cluster(
+    resolver: &TokioResolver,
+    name: Name,
+    ttl: u32,
+) -> Result<ListedCluster, UnusableRecord> {
+    let unusable = |what: String| UnusableRecord { record: record_of(&name), what };
+    let query = async |name: &Name, kind| {
         let answer = lookup(resolver, name.clone(), kind).await;
         answer.or_else(|error| match failure(&error) {
-            // A name that is not there has no such record either.
+            // A name that does not exist has no such record.
             Failure::NoSuchDomain => Ok(Vec::new()),
-            Failure::Unwilling(why) | Failure::NoAnswer(why) => {
-                Err(no(format!("can't be looked up: {kind} of {name}: {why}")))
+            Failure::ErrorCode(why) | Failure::NoAnswer(why) => {
+                Err(unusable(format!("can't be looked up: {kind} {name}: {why}")))
             }
         })
     };
-    let (services, texts) = tokio::join!(ask(&name, RecordType::SRV), ask(&name, RecordType::TXT));
+    let (services, texts) =
+        tokio::join!(query(&name, RecordType::SRV), query(&name, RecordType::TXT));
     let service = Service::read(&name, ttl, &services?, &texts?)?;
 
     let target = &service.target;
-    let (four, six) = tokio::join!(ask(target, RecordType::A), ask(target, RecordType::AAAA));
-    // One family is enough.
+    let (four, six) = tokio::join!(query(target, RecordType::A), query(target, RecordType::AAAA));
+    // One address family is enough.
     let addresses = match (four, six) {
         (Err(error), Err(_)) => return Err(error),
         (four, six) => [four.unwrap_or_default(), six.unwrap_or_default()].concat(),
@@ -117,7 +124,7 @@ async fn cluster(resolver: &TokioResolver, name: Name, ttl: u32) -> Result<Liste
     service.at(&addresses)
 }
 
-/// What is there of that kind: nothing is an answer, too.
+/// The records of a type. An empty answer is no error.
 async fn lookup(
     resolver: &TokioResolver,
     name: Name,
@@ -141,8 +148,8 @@ fn failure(error: &NetError) -> Failure {
     };
     match code {
         ResponseCode::NXDomain => Failure::NoSuchDomain,
-        ResponseCode::ServFail => Failure::Unwilling("SERVFAIL".to_owned()),
-        ResponseCode::Refused => Failure::Unwilling("REFUSED".to_owned()),
-        other => Failure::Unwilling(other.to_string()),
+        ResponseCode::ServFail => Failure::ErrorCode("SERVFAIL".to_owned()),
+        ResponseCode::Refused => Failure::ErrorCode("REFUSED".to_owned()),
+        other => Failure::ErrorCode(other.to_string()),
     }
 }

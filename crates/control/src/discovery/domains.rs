@@ -1,4 +1,4 @@
-//! The SearchDomains: each is searched again and again, beside everything else.
+//! The SearchDomains: each is searched periodically, in a task of its own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use tombolo_api::{
     config::DiscoveryConfig,
     discovery::{ForeignCluster, SearchDomain},
 };
-use tombolo_core::discovery::{Listed, Search, is_introduced, next_search};
+use tombolo_core::discovery::{ListedCluster, Search, is_identified, next_search};
 use tombolo_runtime::{observe::Watched, task::Tasks, writer};
 use tracing::{debug, info, warn};
 
@@ -27,10 +27,10 @@ use super::{
 };
 use crate::foreign_cluster::auth_service::AuthService;
 
-/// Auth services that are asked at the same time.
-const AT_ONCE: usize = 16;
-/// A search that ends without a result was of what no search can take.
-const AFTER_A_CRASH: Duration = Duration::from_secs(30);
+/// Concurrent queries of auth services.
+const MAX_CONCURRENT: usize = 16;
+/// Retry interval after a search has panicked.
+const PANIC_RETRY: Duration = Duration::from_secs(30);
 
 pub(super) struct Domains {
     api: Api<SearchDomain>,
@@ -44,16 +44,16 @@ pub(super) struct Domains {
 /// UID of a SearchDomain, and the domain that it names.
 type Key = (String, String);
 
-/// What is known of a domain.
+/// State of a domain.
 struct Searched {
-    /// Since when it is searched.
+    /// Time of the first search.
     since: Timestamp,
-    /// When it is searched next; while it is being searched that is not known.
+    /// Time of the next search; `None` during a search.
     next: Option<Instant>,
 }
 
 impl Domains {
-    /// Watches from now on.
+    /// Starts watching the SearchDomains.
     pub fn start(client: Client, servers: Servers) -> Self {
         let api = Api::<SearchDomain>::all(client);
         let watched = Watched::new(api.clone(), watcher::Config::default());
@@ -61,18 +61,17 @@ impl Domains {
         Self { api, watched, changes, servers, searched, searches: Tasks::new() }
     }
 
-    /// Waits until they are known.
+    /// Waits until the SearchDomains are listed.
     pub async fn known(&self) {
         self.watched.filled().await;
     }
 
-    /// UIDs of all that there are.
+    /// UIDs of all SearchDomains.
     pub fn uids(&self) -> BTreeSet<String> {
         self.watched.all().iter().filter_map(|domain| domain.uid()).collect()
     }
 
-    /// Searches whatever it is time for, and waits for the next search that is over. Nothing is
-    /// lost if that is waited for no longer.
+    /// Starts the searches that are due, and waits for the next result. Cancel safe.
     pub async fn search(&mut self, entries: &Entries) -> (SearchDomain, Search) {
         loop {
             let next = self.begin(entries);
@@ -85,7 +84,7 @@ impl Domains {
                     }
                     Err(_) => {
                         let broken = self.searched.values_mut().filter(|it| it.next.is_none());
-                        broken.for_each(|it| it.next = Some(Instant::now() + AFTER_A_CRASH));
+                        broken.for_each(|it| it.next = Some(Instant::now() + PANIC_RETRY));
                     }
                 },
                 Ok(()) = self.changes.changed() => {}
@@ -94,14 +93,14 @@ impl Domains {
         }
     }
 
-    /// All are to be searched anew: something was configured.
+    /// Searches all domains again, because the configuration has changed.
     pub fn search_now(&mut self) {
         let waiting = self.searched.values_mut().filter(|searched| searched.next.is_some());
         waiting.for_each(|searched| searched.next = Some(Instant::now()));
     }
 
-    /// A search is over: writes what was found, and what the domain's status says of it.
-    pub async fn note(
+    /// Handles the result of a search: writes the discovered clusters and the status of the domain.
+    pub async fn handle(
         &mut self,
         domain: &SearchDomain,
         search: &Search,
@@ -115,7 +114,7 @@ impl Domains {
         let now = Timestamp::now();
         let key = key(domain);
         let since = self.searched.get(&key).map_or(now, |searched| searched.since);
-        // Only now, so that what has just been found again does not go.
+        // After the writes, so that clusters found again do not expire.
         let expiry = entries.collect_of(domain, since, now).await;
         let next = Some(Instant::now() + next_search(search, expiry, config, now));
         self.searched.insert(key, Searched { since, next });
@@ -135,16 +134,16 @@ impl Domains {
             return;
         }
         let name = domain.name_any();
-        for said in &status.conditions {
-            info!(domain = name, reason = said.reason, "{}", said.message);
+        for condition in &status.conditions {
+            info!(domain = name, reason = condition.reason, "{}", condition.message);
         }
         let written = writer::apply_status(&self.api, MANAGER, &name, &status).await;
         if let Err(error) = writer::absent_is_fine(written.map(drop)) {
-            warn!(domain = name, "write the status of the SearchDomain: {error}");
+            warn!(domain = name, "can't write the status of the SearchDomain: {error}");
         }
     }
 
-    /// Begins the searches that it is time for, and says when it is time for the next.
+    /// Starts the searches that are due, and returns when the next one is.
     fn begin(&mut self, entries: &Entries) -> Option<Instant> {
         let domains: BTreeMap<Key, SearchDomain> = self
             .watched
@@ -168,7 +167,7 @@ impl Domains {
                     let mut search = dns::search(servers, &domain.spec.domain).await;
                     if let Ok(found) = &mut search.answer {
                         let clusters = std::mem::take(&mut found.clusters);
-                        found.clusters = introduce(clusters, &domain, &known).await;
+                        found.clusters = identify(clusters, &domain, &known).await;
                     }
                     (key, search)
                 });
@@ -188,25 +187,26 @@ fn key(domain: &SearchDomain) -> Key {
     (domain.uid().unwrap_or_default(), domain.spec.domain.clone())
 }
 
-/// Asks those who they are of whom nobody has said it, or who have to show their certificate.
-async fn introduce(
-    clusters: Vec<Listed>,
+/// Queries the auth services of clusters whose id is unknown, or whose certificate has to be
+/// compared.
+async fn identify(
+    clusters: Vec<ListedCluster>,
     domain: &SearchDomain,
     known: &[ForeignCluster],
-) -> Vec<Listed> {
-    let ask = async |mut cluster: Listed| {
-        if is_introduced(&cluster, domain, known) {
+) -> Vec<ListedCluster> {
+    let query = async |mut cluster: ListedCluster| {
+        if is_identified(&cluster, domain, known) {
             return cluster;
         }
         match AuthService::new(&cluster.auth_url, cluster.fingerprint).info().await {
             Ok((info, shown)) => {
                 let (cluster_id, cluster_name) = (info.cluster_id, info.cluster_name);
-                cluster.introduce(ClusterIdentity { cluster_id, cluster_name }, shown);
+                cluster.identify(ClusterIdentity { cluster_id, cluster_name }, shown);
             }
-            // Its entry will say so.
+            // The condition of its ForeignCluster will have the error.
             Err(error) => debug!(record = cluster.record, "{error}"),
         }
         cluster
     };
-    stream::iter(clusters).map(ask).buffered(AT_ONCE).collect().await
+    stream::iter(clusters).map(query).buffered(MAX_CONCURRENT).collect().await
 }

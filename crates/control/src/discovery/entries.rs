@@ -1,4 +1,4 @@
-//! The ForeignClusters, as discovery sees and changes them.
+//! The ForeignClusters that discovery reads and writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,8 +25,9 @@ use tombolo_api::{
     names::PINNED_ANNOTATION,
 };
 use tombolo_core::discovery::{
-    Here, Listed, MOST_FOUND, Neighbour, Neighbours, Searcher, Sighting, Sightings, entry_listed,
-    entry_seen, is_found_in, is_orphan, is_undecided, kind, listed, may_be_joined, superseded,
+    EntryChange, Expiries, ListedCluster, LocalCluster, MAX_DISCOVERED, Neighbour, Neighbours,
+    SearchContext, entry_announced, entry_listed, is_found_in, is_orphaned, is_undecided, kind,
+    listed, may_be_joined, superseded,
 };
 use tombolo_runtime::{
     metrics::{self, Step},
@@ -38,27 +39,27 @@ use tracing::{info, warn};
 use crate::foreign_cluster;
 
 pub(super) const MANAGER: &str = "liqo-discovery";
-/// Those who make entries: what they have set nobody has asked for.
-const MAKERS: [&str; 2] = [MANAGER, foreign_cluster::MANAGER];
-/// When to try again to delete what could not be deleted.
+/// Field managers that create entries: what they set was not requested by a user.
+const CREATORS: [&str; 2] = [MANAGER, foreign_cluster::MANAGER];
+/// Retry interval of failed deletions.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
-/// Entries that are written or deleted at the same time.
-const AT_ONCE: usize = 16;
+/// Concurrent writes and deletions.
+const MAX_CONCURRENT: usize = 16;
 
 pub(super) struct Entries {
     api: Api<ForeignCluster>,
     known: Watched<ForeignCluster>,
     us: ClusterId,
-    sightings: Mutex<Sightings>,
-    /// Entries with which somebody wants a peering, by UID, and the versions that say so.
+    expiries: Mutex<Expiries>,
+    /// Entries for which a user wants a peering, by UID, and the resource versions that show it.
     wanted: Mutex<BTreeMap<String, Option<String>>>,
-    /// Whether it has been said that there are too many.
+    /// Whether the limit has been logged.
     is_full: AtomicBool,
 }
 
 impl Entries {
-    /// Watches from now on.
+    /// Starts watching the ForeignClusters.
     pub fn start(client: Client, us: ClusterId) -> Self {
         let api = Api::<ForeignCluster>::all(client);
         let known = Watched::new(api.clone(), watcher::Config::default());
@@ -66,84 +67,86 @@ impl Entries {
             api,
             known,
             us,
-            sightings: Mutex::default(),
+            expiries: Mutex::default(),
             wanted: Mutex::default(),
             is_full: AtomicBool::new(false),
         }
     }
 
-    /// Told of whenever one has changed.
+    /// Signals every change of a ForeignCluster.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.known.changes()
     }
 
-    /// Waits until they are known.
+    /// Waits until the ForeignClusters are listed.
     pub async fn known(&self) {
         self.known.filled().await;
     }
 
-    /// These clusters are there in the local network. Says of which that is still to be written.
-    pub async fn seen<'a>(
+    /// Writes the entries of clusters announced in the local network. Returns the names of those
+    /// that are still to be written.
+    pub async fn announced<'a>(
         &self,
         neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
-        here: &Here<'_>,
+        local: &LocalCluster<'_>,
     ) -> BTreeSet<String> {
         let (mut known, now) = (self.known.all(), Timestamp::now());
-        let sightings: Vec<(String, Sighting)> = neighbours
+        let changes: Vec<(String, EntryChange)> = neighbours
             .map(|(name, neighbour)| {
-                let sighting = neighbour.sighting(&known, here, now);
-                if let Some(entry) = entry_seen(&neighbour.announcement, &known, here) {
+                let change = neighbour.entry_change(&known, local, now);
+                if let Some(entry) = entry_announced(&neighbour.announcement, &known, local) {
                     let ttl = neighbour.announcement.ttl;
-                    lock(&self.sightings).note(entry, neighbour.seen, ttl);
+                    lock(&self.expiries).record(entry, neighbour.seen, ttl);
                 }
-                if let Sighting::New(entry) = &sighting {
-                    // So that two of one name do not become one.
+                if let EntryChange::Create(entry) = &change {
+                    // So that two clusters of the same name get different entries.
                     known.push(Arc::new((**entry).clone()));
                 }
-                (name.clone(), sighting)
+                (name.clone(), change)
             })
             .collect();
-        let write = async |(name, sighting): (String, Sighting)| {
-            (self.write(sighting).await == Written::NotYet).then_some(name)
+        let write = async |(name, change): (String, EntryChange)| {
+            (self.write(change).await == WriteOutcome::Retry).then_some(name)
         };
-        let writes = stream::iter(sightings).map(write).buffer_unordered(AT_ONCE);
+        let writes = stream::iter(changes).map(write).buffer_unordered(MAX_CONCURRENT);
         writes.filter_map(async |name| name).collect().await
     }
 
-    /// Each cluster is to be joined: so are those of these that were found before, unless somebody has
-    /// ever said whether to. Says of which of all entries, by UID, that is decided now; of those in
-    /// `decided` it was before.
+    /// Applies `autojoin` to neighbours that were discovered earlier, unless a user has ever set
+    /// `spec.join`. `decided` has the UIDs of entries that were decided before; returns those that
+    /// are decided now.
     pub async fn join<'a>(
         &self,
         neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
-        here: &Here<'_>,
+        local: &LocalCluster<'_>,
         decided: &BTreeSet<String>,
     ) -> BTreeSet<String> {
         let known = self.known.all();
         let open: Vec<(String, String)> = neighbours
-            .filter_map(|(_, it)| entry_seen(&it.announcement, &known, here))
+            .filter_map(|(_, it)| entry_announced(&it.announcement, &known, local))
             .filter(|entry| kind(entry) == DiscoveryType::Lan && !entry.spec.join)
             .filter_map(|entry| Some((entry.name_any(), entry.uid()?)))
             .filter(|(_, uid)| !decided.contains(uid))
             .collect();
-        let joins = |entry: &ForeignCluster| here.joins(entry, &MAKERS);
+        let joins = |entry: &ForeignCluster| local.joins(entry, &CREATORS);
         let decide = async |(name, uid): (String, String)| match self.decide(&name, joins).await {
             Ok(is_decided) => is_decided.then_some(uid),
             Err(error) => {
-                warn!(cluster = name, "join the cluster: {error}");
+                warn!(cluster = name, "can't set spec.join of the ForeignCluster: {error}");
                 None
             }
         };
-        let decisions = stream::iter(open).map(decide).buffer_unordered(AT_ONCE);
+        let decisions = stream::iter(open).map(decide).buffer_unordered(MAX_CONCURRENT);
         let mut all: BTreeSet<String> = decisions.filter_map(async |uid| uid).collect().await;
         all.extend(known.iter().filter_map(|it| it.uid()).filter(|uid| decided.contains(uid)));
         all
     }
 
-    /// A domain lists a cluster, and these are known. Says which entry of that domain there is now.
+    /// Writes the entry of a cluster that a domain lists. Returns the name of the domain's entry,
+    /// if there is one.
     pub async fn listed(
         &self,
-        cluster: &Listed,
+        cluster: &ListedCluster,
         domain: &SearchDomain,
         domains: &BTreeSet<String>,
         known: &[ForeignCluster],
@@ -151,70 +154,72 @@ impl Entries {
     ) -> Option<String> {
         for entry in superseded(cluster, domain, known, &self.us) {
             let name = entry.name_any();
-            info!(cluster = name, "it has another entry, or is this very cluster");
+            info!(cluster = name, "deleting a duplicate entry, or one of this cluster itself");
             self.delete(entry).await;
         }
         let autojoin = domain.spec.autojoin.unwrap_or(config.autojoin);
-        let (searcher, now) =
-            (Searcher { us: &self.us, domain, domains, autojoin }, Timestamp::now());
-        let sighting = listed(cluster, &searcher, known, now);
+        let (context, now) =
+            (SearchContext { us: &self.us, domain, domains, autojoin }, Timestamp::now());
+        let change = listed(cluster, &context, known, now);
         if let Some(entry) = entry_listed(cluster, domain, known)
-            && matches!(sighting, Sighting::Again(_) | Sighting::Unchanged)
+            && matches!(change, EntryChange::Update(_) | EntryChange::Unchanged)
         {
-            lock(&self.sightings).note(entry, now, cluster.ttl);
-            // Before it is taken over: then it is not known any more that it was not of this domain.
+            lock(&self.expiries).record(entry, now, cluster.ttl);
+            // Before the entry is taken over: afterwards nothing shows that it was not of this
+            // domain.
             if autojoin && kind(entry) != DiscoveryType::Wan && !self.is_joined(entry).await {
                 return None;
             }
         }
-        match self.write(sighting).await {
-            Written::Entry(name) => Some(name),
-            Written::Nothing | Written::NotYet => None,
+        match self.write(change).await {
+            WriteOutcome::Entry(name) => Some(name),
+            WriteOutcome::Nothing | WriteOutcome::Retry => None,
         }
     }
 
-    /// Joins a cluster unless somebody has ever said whether to. Says whether that is decided.
+    /// Sets `spec.join` unless a user has ever set it. Returns whether that is decided.
     async fn is_joined(&self, entry: &ForeignCluster) -> bool {
         let name = entry.name_any();
-        let decided = self.decide(&name, |entry| may_be_joined(entry, &MAKERS)).await;
+        let decided = self.decide(&name, |entry| may_be_joined(entry, &CREATORS)).await;
         decided.unwrap_or_else(|error| {
-            warn!(cluster = name, "join the cluster: {error}");
+            warn!(cluster = name, "can't set spec.join of the ForeignCluster: {error}");
             false
         })
     }
 
-    /// Deletes what has expired of the local network, and of domains that are not there any more, and
-    /// says when the next one will have. Whoever is there stays, whatever its entry says.
+    /// Deletes expired entries of the local network, and of domains that no longer exist. Entries
+    /// of current neighbours stay. Returns the time of the next expiry.
     pub async fn collect_lan(
         &self,
         there: &Neighbours,
-        here: &Here<'_>,
+        local: &LocalCluster<'_>,
         domains: &BTreeSet<String>,
-        watching: Timestamp,
+        searching_since: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let known = self.known.all();
-        let stays = |(_, it): (_, &Neighbour)| entry_seen(&it.announcement, &known, here);
+        let stays = |(_, it): (_, &Neighbour)| entry_announced(&it.announcement, &known, local);
         let stays: BTreeSet<Option<&str>> =
             there.iter().filter_map(stays).map(|entry| entry.metadata.name.as_deref()).collect();
-        lock(&self.sightings).keep_only(&known);
+        lock(&self.expiries).keep_only(&known);
         let uids: BTreeSet<_> = known.iter().filter_map(|it| it.metadata.uid.as_ref()).collect();
         lock(&self.wanted).retain(|uid, _| uids.contains(uid));
         let goes = |entry: &ForeignCluster| {
             let is_lan = kind(entry) == DiscoveryType::Lan;
-            is_lan && !stays.contains(&entry.metadata.name.as_deref()) || is_orphan(entry, domains)
+            is_lan && !stays.contains(&entry.metadata.name.as_deref())
+                || is_orphaned(entry, domains)
         };
-        self.collect(goes, watching, now).await
+        self.collect(goes, searching_since, now).await
     }
 
-    /// Deletes what of a domain has expired, and says when the next one will have.
+    /// Deletes expired entries of a domain. Returns the time of the next expiry.
     pub async fn collect_of(
         &self,
         domain: &SearchDomain,
-        watching: Timestamp,
+        searching_since: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        self.collect(|entry| is_found_in(entry, domain), watching, now).await
+        self.collect(|entry| is_found_in(entry, domain), searching_since, now).await
     }
 
     /// Names of the entries of a domain.
@@ -227,16 +232,16 @@ impl Entries {
             .collect()
     }
 
-    /// Deletes what has expired, and says when the next one will have, or is to be tried again.
+    /// Deletes expired entries. Returns the time of the next expiry, or of a retry.
     async fn collect(
         &self,
         is_one: impl Fn(&ForeignCluster) -> bool,
-        watching: Timestamp,
+        searching_since: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let (mut next, mut expired) = (None, Vec::new());
         for entry in self.known.all() {
-            let expiry = lock(&self.sightings).expire_at(&entry, watching, now);
+            let expiry = lock(&self.expiries).expire_at(&entry, searching_since, now);
             let Some(expiry) = expiry else { continue };
             if entry.metadata.deletion_timestamp.is_some() || !is_one(&entry) {
                 continue;
@@ -251,46 +256,46 @@ impl Entries {
         let delete = async |entry: Arc<ForeignCluster>| {
             let is_settled = self.is_wanted(&entry).await || {
                 let name = entry.name_any();
-                info!(cluster = name, "not seen for longer than its announcement holds");
+                info!(cluster = name, "the announcement or DNS record has expired");
                 self.delete(&entry).await
             };
             if is_settled { None } else { retry }
         };
-        let again = stream::iter(expired).map(delete).buffer_unordered(AT_ONCE);
+        let again = stream::iter(expired).map(delete).buffer_unordered(MAX_CONCURRENT);
         let again: Vec<Timestamp> = again.filter_map(async |time| time).collect().await;
         next.into_iter().chain(again).min()
     }
 
-    /// Whether somebody wants a peering with that cluster, and it is not only that each is joined.
+    /// Whether a user wants a peering with that cluster, and `join` was not set by `autojoin` only.
     async fn is_wanted(&self, entry: &ForeignCluster) -> bool {
         let (Some(uid), version) = (entry.uid(), entry.resource_version()) else { return false };
         if !entry.spec.join || lock(&self.wanted).get(&uid) == Some(&version) {
             return entry.spec.join;
         }
-        // Who has set what is not among what is watched.
+        // The watch drops managedFields.
         let now = match self.api.get_opt(&entry.name_any()).await {
             Ok(now) => now,
             Err(error) => {
-                warn!(cluster = entry.name_any(), "see who wants a peering with it: {error}");
+                warn!(cluster = entry.name_any(), "can't read who has set spec.join: {error}");
                 return true;
             }
         };
-        // If it is another one, or has changed, then it is not deleted.
+        // An entry that was replaced or has changed is not deleted anyway.
         let is_wanted = now
-            .is_some_and(|now| now.resource_version() == version && !is_undecided(&now, &MAKERS));
+            .is_some_and(|now| now.resource_version() == version && !is_undecided(&now, &CREATORS));
         if is_wanted {
             lock(&self.wanted).insert(uid, version);
         }
         is_wanted
     }
 
-    /// Says whether it is gone.
+    /// Returns whether the entry is deleted.
     async fn delete(&self, entry: &ForeignCluster) -> bool {
         let name = entry.name_any();
         match writer::delete_if_unchanged(&self.api, entry).await {
-            // It was seen again, or somebody has changed it: that is looked at first.
+            // It was announced again, or somebody has changed it: it is checked again first.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(error) => warn!(cluster = name, "delete the ForeignCluster: {error}"),
+            Err(error) => warn!(cluster = name, "can't delete the ForeignCluster: {error}"),
             Ok(()) => {
                 info!(cluster = name, "deleted the ForeignCluster");
                 return true;
@@ -299,39 +304,41 @@ impl Entries {
         false
     }
 
-    /// Writes what a sighting leads to.
-    async fn write(&self, sighting: Sighting) -> Written {
-        let (entry, done) = match sighting {
-            Sighting::LeftAlone | Sighting::Unchanged => return Written::Nothing,
-            Sighting::TooSoon => return Written::NotYet,
-            Sighting::TooMany => {
+    /// Applies a change.
+    async fn write(&self, change: EntryChange) -> WriteOutcome {
+        let (entry, done) = match change {
+            EntryChange::Ignored | EntryChange::Unchanged => return WriteOutcome::Nothing,
+            EntryChange::Deferred => return WriteOutcome::Retry,
+            EntryChange::TooMany => {
                 if !self.is_full.swap(true, Ordering::Relaxed) {
                     warn!(
-                        "{MOST_FOUND} clusters of the local network are known: no others become so"
+                        "ignoring new clusters: {MAX_DISCOVERED} of the local network have an entry"
                     );
                 }
-                return Written::Nothing;
+                return WriteOutcome::Nothing;
             }
-            Sighting::New(entry) => (entry.name_any(), self.make(&entry).await),
-            Sighting::Again(entry) => (entry.name_any(), self.refresh(&entry).await.map(|()| true)),
+            EntryChange::Create(entry) => (entry.name_any(), self.create(&entry).await),
+            EntryChange::Update(entry) => {
+                (entry.name_any(), self.refresh(&entry).await.map(|()| true))
+            }
         };
         match done {
-            Ok(true) => Written::Entry(entry),
-            Ok(false) => Written::NotYet,
+            Ok(true) => WriteOutcome::Entry(entry),
+            Ok(false) => WriteOutcome::Retry,
             Err(error) => {
-                warn!(cluster = entry, "write the ForeignCluster: {error}");
-                Written::NotYet
+                warn!(cluster = entry, "can't write the ForeignCluster: {error}");
+                WriteOutcome::Retry
             }
         }
     }
 
-    /// All that are known.
+    /// All ForeignClusters.
     pub fn all(&self) -> Vec<ForeignCluster> {
         self.known.all().iter().map(|entry| (**entry).clone()).collect()
     }
 
-    /// Joins a cluster unless somebody has ever said whether to. Says whether that is decided: not if
-    /// the entry has changed meanwhile.
+    /// Sets `spec.join` unless a user has ever set it. Returns whether that is decided: not if the
+    /// entry has changed concurrently.
     async fn decide(
         &self,
         name: &str,
@@ -343,12 +350,12 @@ impl Entries {
         }
         let joined = self.merge(&entry, json!({ "spec": { "join": true } })).await?;
         if joined {
-            info!(cluster = name, "each cluster is to be joined now: so is this one");
+            info!(cluster = name, "set spec.join by autojoin");
         }
         Ok(joined)
     }
 
-    /// Pins another certificate, and says whether it has: not if the entry has changed meanwhile.
+    /// Pins another certificate. Returns `false` if the entry has changed concurrently.
     async fn pin(&self, entry: &ForeignCluster, to: Fingerprint) -> kube::Result<bool> {
         let noted = entry.annotations().get(PINNED_ANNOTATION);
         let patch = json!({
@@ -357,12 +364,12 @@ impl Entries {
         });
         let pinned = self.merge(entry, patch).await?;
         if pinned {
-            info!(cluster = entry.name_any(), "it has another certificate");
+            info!(cluster = entry.name_any(), "pinned another certificate");
         }
         Ok(pinned)
     }
 
-    /// Changes an entry, and says whether it has: not if the entry has changed meanwhile.
+    /// Patches an entry. Returns `false` if the entry has changed concurrently.
     async fn merge(&self, entry: &ForeignCluster, mut patch: Value) -> kube::Result<bool> {
         patch["metadata"]["uid"] = json!(entry.uid());
         patch["metadata"]["resourceVersion"] = json!(entry.resource_version());
@@ -375,25 +382,25 @@ impl Entries {
         }
     }
 
-    /// Says whether it was made.
-    async fn make(&self, entry: &ForeignCluster) -> kube::Result<bool> {
+    /// Returns whether the entry was created.
+    async fn create(&self, entry: &ForeignCluster) -> kube::Result<bool> {
         let params =
             PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let start = Instant::now();
         match self.api.create(&params, entry).await {
-            // One of that name is there, only not seen here yet.
+            // An entry of that name exists, which the watch does not show yet.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
             Err(error) => Err(error),
-            Ok(made) => {
-                metrics::took(Step::Create, start.elapsed());
+            Ok(created) => {
+                metrics::observe_step(Step::Create, start.elapsed());
                 self.is_full.store(false, Ordering::Relaxed);
-                info!(cluster = made.name_any(), "made a ForeignCluster");
+                info!(cluster = created.name_any(), "created a ForeignCluster");
                 Ok(true)
             }
         }
     }
 
-    /// Applies what was seen. Whether to peer is not among it: that is somebody else's to say.
+    /// Applies an update. `spec.join` is not part of it: that belongs to the user.
     async fn refresh(&self, entry: &ForeignCluster) -> kube::Result<()> {
         if let Some(fingerprint) = entry.spec.fingerprint
             && !self.pin(entry, fingerprint).await?
@@ -411,7 +418,7 @@ impl Entries {
         }
         let params = PatchParams::apply(MANAGER).force();
         let applied = self.api.patch(&entry.name_any(), &params, &Patch::Apply(value)).await;
-        // Deleted meanwhile: it is not made again of what was seen before.
+        // Deleted concurrently: not created again from outdated data.
         writer::absent_is_fine(applied.map(drop))
     }
 }
@@ -420,13 +427,13 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was written.
+/// Outcome of a write.
 #[derive(PartialEq, Eq)]
-enum Written {
-    /// The entry of this name.
+enum WriteOutcome {
+    /// The entry of this name was written.
     Entry(String),
     /// There was nothing to write.
     Nothing,
-    /// It has to be tried again.
-    NotYet,
+    /// To be retried.
+    Retry,
 }

@@ -1,4 +1,4 @@
-//! The interfaces of the node, as the kernel describes them, and when they change.
+//! The network interfaces of the node, by netlink.
 
 use std::{io, net::IpAddr, time::Duration};
 
@@ -15,19 +15,19 @@ use tokio::time::{Instant, sleep_until};
 use tombolo_core::discovery::Interface;
 use tombolo_runtime::task::Task;
 
-/// Changes come in crowds, as when a pod starts: they are looked at together.
-const CROWD: Duration = Duration::from_millis(100);
+/// Changes come in bursts, as when a pod starts: they are handled together.
+const DEBOUNCE: Duration = Duration::from_millis(100);
 
 pub(super) struct Interfaces {
     handle: Handle,
     messages: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>,
-    /// When to look, as something has changed.
+    /// When to report a change.
     due: Option<Instant>,
     _connection: Task,
 }
 
 impl Interfaces {
-    /// Watches those of this thread's network from now on.
+    /// Watches the interfaces in the network namespace of this thread.
     pub fn watch() -> io::Result<Self> {
         let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
         let (connection, handle, messages) = rtnetlink::new_multicast_connection(&groups)?;
@@ -35,14 +35,14 @@ impl Interfaces {
         Ok(Self { handle, messages, due: None, _connection: connection })
     }
 
-    /// Waits until something has changed. Nothing is lost if that is waited for no longer.
+    /// Waits for the next change. Cancel safe.
     pub async fn changed(&mut self) -> io::Result<()> {
         let due = match self.due {
             Some(due) => due,
             None => {
                 let message = self.messages.next().await;
-                message.ok_or_else(|| io::Error::other("the kernel says no more"))?;
-                *self.due.insert(Instant::now() + CROWD)
+                message.ok_or_else(|| io::Error::other("the netlink socket is closed"))?;
+                *self.due.insert(Instant::now() + DEBOUNCE)
             }
         };
         sleep_until(due).await;
@@ -51,7 +51,7 @@ impl Interfaces {
         Ok(())
     }
 
-    /// All that are there.
+    /// All interfaces.
     pub async fn list(&self) -> Result<Vec<Interface>, rtnetlink::Error> {
         let links: Vec<LinkMessage> = self.handle.link().get().execute().try_collect().await?;
         let addresses: Vec<AddressMessage> =
@@ -90,8 +90,7 @@ fn interface(message: LinkMessage) -> Interface {
     interface
 }
 
-/// The address, unless it is not yet to be used, or not much longer: an IPv6 one that somebody else
-/// may have, is deprecated, or was made to be changed soon.
+/// The address, unless it is an IPv6 address that is tentative, deprecated or temporary.
 fn address(message: &AddressMessage) -> Option<IpNet> {
     let (mut found, mut own, mut flags) = (None, None, AddressFlags::empty());
     for attribute in &message.attributes {
@@ -102,11 +101,11 @@ fn address(message: &AddressMessage) -> Option<IpNet> {
             _ => {}
         }
     }
-    let passing = AddressFlags::Secondary
+    let unstable = AddressFlags::Secondary
         | AddressFlags::Tentative
         | AddressFlags::Dadfailed
         | AddressFlags::Deprecated;
     let ip: IpAddr = own.or(found)?;
-    let is_usable = ip.is_ipv4() || !flags.intersects(passing);
+    let is_usable = ip.is_ipv4() || !flags.intersects(unstable);
     is_usable.then(|| IpNet::new(ip, message.header.prefix_len).ok()).flatten()
 }

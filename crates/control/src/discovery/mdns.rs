@@ -16,82 +16,83 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tombolo_api::names::MDNS_SERVICE;
-use tombolo_core::discovery::{ANSWER, Announcement, Interface, NotAnAnnouncement};
+use tombolo_core::discovery::{ANSWER_TIMEOUT, Announcement, Interface, NotAnAnnouncement};
 use tombolo_runtime::{
     metrics::{self, Step},
     task::Task,
 };
 use tracing::{debug, info, warn};
 
-/// How long it may take to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(1);
-/// After so long it is listened again, if too much was said at once.
-const AGAIN: Duration = Duration::from_secs(1);
-/// As many names wait to be looked at.
-const MOST_WAITING: usize = 2000;
+/// Time limit for the goodbye packets.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Delay before browsing again after events were lost.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+/// Names with unprocessed events.
+const MAX_PENDING: usize = 2000;
 
-/// What was heard under a name.
-pub(super) enum Heard {
-    /// A cluster is there.
+/// The last event of a name.
+pub(super) enum MdnsEvent {
+    /// A cluster is announced.
     Announcement(Announcement),
-    /// It is not.
+    /// It is no longer announced.
     Goodbye,
-    /// What is announced is no cluster.
-    Nonsense(NotAnAnnouncement),
+    /// The announcement is invalid.
+    Invalid(NotAnAnnouncement),
 }
 
-/// What was heard lately.
+/// Events since the last call.
 #[derive(Default)]
-pub(super) struct News {
-    /// Something was not heard: who was there before may not be there any more. All who are will be
-    /// heard anew.
-    pub missed: bool,
-    /// Under each name, what was heard last.
-    pub heard: BTreeMap<String, Heard>,
+pub(super) struct MdnsEvents {
+    /// Events were lost, possibly goodbyes: what was known before is outdated. All clusters that
+    /// are still there are reported again.
+    pub lost: bool,
+    /// The last event by name.
+    pub by_name: BTreeMap<String, MdnsEvent>,
 }
 
 pub(super) struct Mdns {
     daemon: ServiceDaemon,
-    /// Index and address of each interface that is spoken on. The daemon looks here, too.
-    spoken_on: Arc<Mutex<BTreeSet<(u32, IpAddr)>>>,
+    /// Index and address of each interface in use. The daemon reads it, too.
+    interfaces: Arc<Mutex<BTreeSet<(u32, IpAddr)>>>,
     announced: Option<Announced>,
     search: Option<Task>,
-    inbox: Arc<Inbox>,
+    queue: Arc<EventQueue>,
 }
 
 struct Announced {
     announcement: Announcement,
     name: String,
-    /// How often it was said. It is said too, as what is the same as before is not heard.
+    /// Number of announcements. Part of the TXT record, because receivers ignore an unchanged
+    /// record.
     times: u32,
 }
 
 impl Mdns {
-    /// Silent at first, and on no interface.
+    /// Starts on no interface, without announcing or searching.
     pub fn start() -> mdns_sd::Result<Self> {
         let daemon = ServiceDaemon::new()?;
-        let spoken_on: Arc<Mutex<BTreeSet<_>>> = Arc::default();
-        let chosen = spoken_on.clone();
+        let interfaces: Arc<Mutex<BTreeSet<_>>> = Arc::default();
+        let chosen = interfaces.clone();
         let is_chosen = IfPredicate::new(move |interface| {
             interface.index.is_some_and(|index| lock(&chosen).contains(&(index, interface.ip())))
         });
         daemon.disable_interface(IfKind::All)?;
         daemon.enable_interface(IfKind::Predicate(is_chosen))?;
-        Ok(Self { daemon, spoken_on, announced: None, search: None, inbox: Arc::default() })
+        Ok(Self { daemon, interfaces, announced: None, search: None, queue: Arc::default() })
     }
 
-    /// Speaks on these interfaces, and at no other of their addresses. When one has gone the daemon
-    /// finds out within seconds.
-    pub fn speak_on(&self, interfaces: &[Interface]) -> mdns_sd::Result<()> {
+    /// Uses these interfaces and addresses only. The daemon notices removed interfaces within
+    /// seconds.
+    pub fn set_interfaces(&self, interfaces: &[Interface]) -> mdns_sd::Result<()> {
         let all = interfaces.iter();
-        *lock(&self.spoken_on) = all
+        *lock(&self.interfaces) = all
             .flat_map(|it| it.addresses.iter().map(|address| (it.index, address.addr())))
             .collect();
-        // None more than before: but then it looks.
+        // Adds none, but makes the daemon look at the interfaces.
         self.daemon.enable_interface(Vec::<IfKind>::new())
     }
 
-    /// Announces this, and nothing else.
+    /// Announces this and nothing else.
     pub fn announce(&mut self, announcement: Option<Announcement>) -> mdns_sd::Result<()> {
         let before = self.announced.as_ref().map(|announced| &announced.announcement);
         if before == announcement.as_ref() {
@@ -108,14 +109,14 @@ impl Mdns {
                     ?addresses,
                     port = announcement.port,
                     group = announcement.group,
-                    "announcing"
+                    "announcing this cluster"
                 );
                 self.announced = Some(Announced { announcement, name, times });
             }
             None => {
                 if let Some(before) = &self.announced {
                     self.daemon.unregister(&before.name)?;
-                    info!("this cluster is not announced any more");
+                    info!("no longer announcing this cluster");
                     self.announced = None;
                 }
             }
@@ -123,118 +124,118 @@ impl Mdns {
         Ok(())
     }
 
-    /// Says it once more: that this cluster is still there.
+    /// Repeats the announcement.
     pub fn announce_again(&mut self) {
         let Some(announced) = &mut self.announced else { return };
         announced.times = announced.times.wrapping_add(1);
         let service = service(&announced.announcement, announced.times);
         if let Err(error) = service.and_then(|service| self.daemon.register(service)) {
-            debug!("announce again: {error}");
+            debug!("can't repeat the announcement: {error}");
         }
     }
 
-    /// Searches, or not. Says whether the search has begun just now.
+    /// Starts or stops the search. Returns whether it has started just now.
     pub fn search(&mut self, search: bool) -> mdns_sd::Result<bool> {
         let begins = search && self.search.is_none();
         if begins {
             let events = self.daemon.browse(&domain())?;
-            let listen = listen(self.daemon.clone(), events, self.inbox.clone());
+            let listen = listen(self.daemon.clone(), events, self.queue.clone());
             self.search = Some(Task::spawn("mDNS search", listen));
         } else if !search && self.search.is_some() {
             self.daemon.stop_browse(&domain())?;
             self.search = None;
-            *lock(&self.inbox.news) = News::default();
+            *lock(&self.queue.pending) = MdnsEvents::default();
         }
         Ok(begins)
     }
 
-    /// Waits until something has been heard. Nothing will be any more after an error.
-    pub async fn hear(&self) -> mdns_sd::Result<News> {
-        self.inbox.take().await
+    /// Waits for events. An error is final.
+    pub async fn receive(&self) -> mdns_sd::Result<MdnsEvents> {
+        self.queue.take().await
     }
 
-    /// Asks a cluster whether it is still there: if it does not answer, its goodbye is heard. Says
-    /// whether it could be asked.
-    pub fn ask(&self, name: &str) -> bool {
-        let asked = self.daemon.verify(name.to_owned(), ANSWER.unsigned_abs());
-        if let Err(error) = &asked {
-            debug!(name, "ask: {error}");
+    /// Queries whether a cluster is still there: without an answer its goodbye is reported. Returns
+    /// whether the query was sent.
+    pub fn verify(&self, name: &str) -> bool {
+        let queried = self.daemon.verify(name.to_owned(), ANSWER_TIMEOUT.unsigned_abs());
+        if let Err(error) = &queried {
+            debug!(name, "can't query: {error}");
         }
-        asked.is_ok()
+        queried.is_ok()
     }
 
-    /// Says goodbye.
+    /// Sends the goodbye packets and stops.
     pub async fn stop(&mut self) {
         if let Some(announced) = self.announced.take()
             && let Ok(done) = self.daemon.unregister(&announced.name)
         {
-            let _ = timeout(GOODBYE, done.recv_async()).await;
+            let _ = timeout(GOODBYE_TIMEOUT, done.recv_async()).await;
         }
         if let Ok(done) = self.daemon.shutdown() {
-            let _ = timeout(GOODBYE, done.recv_async()).await;
+            let _ = timeout(GOODBYE_TIMEOUT, done.recv_async()).await;
         }
     }
 }
 
-/// Whether the daemon has too much to do, and has to be told again.
-pub(super) fn is_busy(error: &anyhow::Error) -> bool {
+/// Whether the queue of the daemon is full, so that the command has to be retried.
+pub(super) fn is_queue_full(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Error>() == Some(&Error::Again)
 }
 
-/// What was heard and not looked at yet. However long that takes, the daemon does not wait.
+/// Events that are not processed yet. The daemon never blocks on it.
 #[derive(Default)]
-struct Inbox {
-    news: Mutex<News>,
-    /// Why nothing is heard any more.
+struct EventQueue {
+    pending: Mutex<MdnsEvents>,
+    /// Why there will be no more events.
     broken: Mutex<Option<Error>>,
-    bell: Notify,
+    arrived: Notify,
 }
 
-impl Inbox {
-    /// Says whether there was room for it.
-    fn put(&self, name: &str, heard: Heard) -> bool {
-        let all = &mut lock(&self.news).heard;
-        let has_room = all.len() < MOST_WAITING || all.contains_key(name);
+impl EventQueue {
+    /// Returns whether there was room.
+    fn push(&self, name: &str, event: MdnsEvent) -> bool {
+        let all = &mut lock(&self.pending).by_name;
+        let has_room = all.len() < MAX_PENDING || all.contains_key(name);
         if has_room {
-            all.insert(name.to_owned(), heard);
-            self.bell.notify_one();
+            all.insert(name.to_owned(), event);
+            self.arrived.notify_one();
         }
         has_room
     }
 
-    /// What was heard before does not count.
-    fn miss(&self) {
-        *lock(&self.news) = News { missed: true, heard: BTreeMap::new() };
-        self.bell.notify_one();
+    /// Drops all events: they are incomplete.
+    fn mark_lost(&self) {
+        *lock(&self.pending) = MdnsEvents { lost: true, by_name: BTreeMap::new() };
+        self.arrived.notify_one();
     }
 
     fn fail(&self, error: Error) {
         *lock(&self.broken) = Some(error);
-        self.bell.notify_one();
+        self.arrived.notify_one();
     }
 
-    async fn take(&self) -> mdns_sd::Result<News> {
+    async fn take(&self) -> mdns_sd::Result<MdnsEvents> {
         loop {
             if let Some(error) = lock(&self.broken).take() {
                 return Err(error);
             }
-            let news = std::mem::take(&mut *lock(&self.news));
-            if news.missed || !news.heard.is_empty() {
-                return Ok(news);
+            let events = std::mem::take(&mut *lock(&self.pending));
+            if events.lost || !events.by_name.is_empty() {
+                return Ok(events);
             }
-            self.bell.notified().await;
+            self.arrived.notified().await;
         }
     }
 }
 
-async fn listen(daemon: ServiceDaemon, mut events: Receiver<ServiceEvent>, inbox: Arc<Inbox>) {
+async fn listen(daemon: ServiceDaemon, mut events: Receiver<ServiceEvent>, queue: Arc<EventQueue>) {
     loop {
         while let Ok(event) = events.recv_async().await {
             let has_room = match event {
                 ServiceEvent::ServiceResolved(service) => {
-                    inbox.put(service.get_fullname(), read(&service))
+                    queue.push(service.get_fullname(), read(&service))
                 }
-                ServiceEvent::ServiceRemoved(_, name) => inbox.put(&name, Heard::Goodbye),
+                ServiceEvent::ServiceRemoved(_, name) => queue.push(&name, MdnsEvent::Goodbye),
                 other => {
                     debug!(?other);
                     true
@@ -244,15 +245,15 @@ async fn listen(daemon: ServiceDaemon, mut events: Receiver<ServiceEvent>, inbox
                 break;
             }
         }
-        warn!("too much was said at once in the local network: listening again");
-        // A goodbye may have been among it, and is not said twice.
-        inbox.miss();
+        warn!("too many mDNS events at once: browsing again");
+        // A goodbye may have been lost, and is not repeated.
+        queue.mark_lost();
         events = loop {
-            sleep(AGAIN).await;
+            sleep(RESTART_DELAY).await;
             match daemon.browse(&domain()) {
                 Ok(again) => break again,
                 Err(Error::Again) => {}
-                Err(error) => return inbox.fail(error),
+                Err(error) => return queue.fail(error),
             }
         };
     }
@@ -270,12 +271,12 @@ fn service(announcement: &Announcement, times: u32) -> mdns_sd::Result<ServiceIn
     properties.push(("times", times.to_string()));
     let mut info =
         ServiceInfo::new(&domain(), id, &host, &addresses[..], announcement.port, &properties[..])?;
-    // The id is nobody else's: there is no need to wait for objections.
+    // The id is unique: no need to probe for conflicts (RFC 6762, section 8.1).
     info.set_requires_probe(false);
     Ok(info)
 }
 
-fn read(service: &ResolvedService) -> Heard {
+fn read(service: &ResolvedService) -> MdnsEvent {
     let start = Instant::now();
     let properties: BTreeMap<String, String> = service
         .get_properties()
@@ -285,10 +286,10 @@ fn read(service: &ResolvedService) -> Heard {
     let addresses = service.get_addresses().iter().map(ScopedIp::to_ip_addr);
     let (name, port) = (service.get_fullname(), service.get_port());
     let announcement = Announcement::read(name, addresses, port, &properties);
-    metrics::took(Step::Parse, start.elapsed());
+    metrics::observe_step(Step::Parse, start.elapsed());
     match announcement {
-        Ok(announcement) => Heard::Announcement(announcement),
-        Err(error) => Heard::Nonsense(error),
+        Ok(announcement) => MdnsEvent::Announcement(announcement),
+        Err(error) => MdnsEvent::Invalid(error),
     }
 }
 
@@ -301,25 +302,25 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_does_not_fit_is_missed_and_nothing_from_before_counts() {
-        let inbox = Inbox::default();
-        for number in 0..MOST_WAITING {
-            assert!(inbox.put(&number.to_string(), Heard::Goodbye));
+    async fn an_overflow_drops_all_earlier_events() {
+        let queue = EventQueue::default();
+        for number in 0..MAX_PENDING {
+            assert!(queue.push(&number.to_string(), MdnsEvent::Goodbye));
         }
-        assert!(inbox.put("7", Heard::Goodbye), "it is among them");
-        assert!(!inbox.put("one more", Heard::Goodbye));
-        inbox.miss();
-        assert!(inbox.put("later", Heard::Goodbye));
-        let news = inbox.take().await.unwrap();
-        assert!(news.missed && news.heard.keys().eq(["later"]));
-        assert!(inbox.put("later", Heard::Goodbye));
-        assert!(!inbox.take().await.unwrap().missed);
+        assert!(queue.push("7", MdnsEvent::Goodbye), "it is among them");
+        assert!(!queue.push("one more", MdnsEvent::Goodbye));
+        queue.mark_lost();
+        assert!(queue.push("later", MdnsEvent::Goodbye));
+        let events = queue.take().await.unwrap();
+        assert!(events.lost && events.by_name.keys().eq(["later"]));
+        assert!(queue.push("later", MdnsEvent::Goodbye));
+        assert!(!queue.take().await.unwrap().lost);
     }
 
     #[tokio::test]
-    async fn that_nothing_is_heard_any_more_is_said() {
-        let inbox = Inbox::default();
-        inbox.fail(Error::DaemonShutdown);
-        assert!(inbox.take().await.is_err());
+    async fn a_failure_of_the_daemon_is_reported() {
+        let queue = EventQueue::default();
+        queue.fail(Error::DaemonShutdown);
+        assert!(queue.take().await.is_err());
     }
 }

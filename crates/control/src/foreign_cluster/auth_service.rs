@@ -1,5 +1,5 @@
-//! Talks to another cluster's auth service: over TLS, to whoever has the certificate that is
-//! expected, and to nobody else.
+//! Client of another cluster's auth service. Over TLS with a pinned certificate: nothing is sent to
+//! a server that presents another one.
 
 use std::{
     io,
@@ -33,28 +33,28 @@ use tombolo_api::{
 use tombolo_core::identity::Obstacle;
 use tombolo_runtime::task::Task;
 
-const CONNECTING: Duration = Duration::from_secs(5);
-/// The other side waits ten seconds for its control plane.
-const ANSWERING: Duration = Duration::from_secs(15);
-/// Who it is, it knows by itself.
-const INTRODUCING: Duration = Duration::from_secs(5);
-const MOST_BYTES: usize = 1 << 20;
-/// Of what it says when it refuses, this much goes into the status and the log.
-const MOST_SAID: usize = 1024;
-/// What a proxy says that does not reach whom it is in front of.
-const NOT_REACHED: [StatusCode; 3] =
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The auth service itself waits ten seconds for its control plane.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(15);
+/// `/info` needs no control plane.
+const INFO_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_BODY_BYTES: usize = 1 << 20;
+/// Part of an error of the other cluster that is copied to the status and the log.
+const MAX_ERROR_BYTES: usize = 1024;
+/// Status codes of a proxy that can't reach the auth service.
+const PROXY_ERRORS: [StatusCode; 3] =
     [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
 
-/// An auth service at a URL, with the connection over which it was asked last.
+/// The auth service at a URL, with the connection of the last request.
 #[derive(Debug)]
 pub(crate) struct AuthService {
     url: String,
-    /// The certificate that has to be shown.
+    /// Fingerprint of the certificate that the server has to present.
     pin: OnceLock<Fingerprint>,
     connection: Mutex<Option<Connection>>,
 }
 
-/// A connection, and the certificate that was shown there. It ends when this is dropped.
+/// A connection, and the fingerprint of the server's certificate. Closed on drop.
 #[derive(Debug)]
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -62,45 +62,46 @@ struct Connection {
     _task: Task,
 }
 
-/// There was no answer, or not the one that was hoped for.
+/// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It can't be reached.
-    #[error("{what}: {why}; check the URL, and that nothing between the clusters blocks it")]
+    /// The service can't be reached.
+    #[error("{what}: {why}; check the URL, and that no firewall between the clusters blocks it")]
     Unreachable { what: String, why: String },
-    /// Somebody else answers.
+    /// The server presents another certificate than the pinned one.
     #[error(
-        "{what}: the certificate's fingerprint is {shown}, expected was {expected}; if the \
+        "{what}: the server's certificate has the fingerprint {shown}, expected {expected}; if the \
          certificate was changed on purpose, put the new fingerprint into spec.fingerprint"
     )]
     OtherCertificate { what: String, shown: Fingerprint, expected: Fingerprint },
-    /// It says no.
+    /// The service refuses the request.
     #[error("{what}: {status}: {}", .error.error)]
     Refused { what: String, status: StatusCode, error: AuthError },
-    /// It says something else.
+    /// The response is not that of an auth service.
     #[error("{what}: {why}; check that the URL is that of a cluster's auth service")]
     NotUnderstood { what: String, why: String },
 }
 
 impl AuthService {
-    /// The service at a URL, which has to show the certificate with this fingerprint, if any.
+    /// The service at a URL, pinned to the certificate with this fingerprint, if any.
     pub fn new(url: &str, pin: Option<Fingerprint>) -> Self {
         let url = url.trim_end_matches('/').to_owned();
         let pin = pin.map(OnceLock::from).unwrap_or_default();
         Self { url, pin, connection: Mutex::default() }
     }
 
-    /// From now on it has to show this certificate, if it may show any until now.
-    pub fn keep_to(&self, pin: Fingerprint) {
+    /// Pins the service to this certificate, unless it is pinned already.
+    pub fn pin_to(&self, pin: Fingerprint) {
         let _ = self.pin.set(pin);
     }
 
-    /// Who the cluster is, and the fingerprint of the certificate that was shown.
+    /// Id and name of the cluster, and the fingerprint of the certificate that the server
+    /// presented.
     pub async fn info(&self) -> Result<(ClusterInfo, Fingerprint), Failure> {
         self.call(Method::GET, "/info", None::<&()>, &[]).await
     }
 
-    /// Asks for an identity in the form of a certificate, if it gives any.
+    /// Requests an identity in the form of a certificate. Older services answer 404.
     pub async fn certificate(
         &self,
         request: &IdentityRequest,
@@ -109,13 +110,13 @@ impl AuthService {
         self.call(Method::POST, path, Some(request), &secrets).await.map(|(answer, _)| answer)
     }
 
-    /// Asks for an identity in the form of a token.
+    /// Requests an identity in the form of a token.
     pub async fn identity(&self, request: &IdentityRequest) -> Result<IdentityResponse, Failure> {
         let (path, secrets) = ("/identity", secrets(request));
         self.call(Method::POST, path, Some(request), &secrets).await.map(|(answer, _)| answer)
     }
 
-    /// Gives an identity back.
+    /// Releases an identity.
     pub async fn release(&self, release: &IdentityRelease) -> Result<(), Failure> {
         let what = format!("DELETE {}/identity", self.url);
         let (status, body, _) =
@@ -140,9 +141,9 @@ impl AuthService {
         }
         match serde_json::from_slice(&body) {
             Ok(answer) => Ok((answer, shown)),
-            // The body may hold an identity: only the kind and place of the error are said.
+            // The body may contain an identity, so the error is reported without it.
             Err(error) => Err(Failure::NotUnderstood {
-                why: format!("unexpected answer ({:?} error)", error.classify()),
+                why: format!("unexpected response ({:?} error)", error.classify()),
                 what,
             }),
         }
@@ -168,27 +169,27 @@ impl AuthService {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.map(to_json).unwrap_or_default()))
             .map_err(|error| unreachable(error.to_string()))?;
-        // Nobody else asks at the same time.
-        let mut kept = self.connection.lock().await;
-        let reused = kept.take().filter(|connection| connection.sender.is_ready());
-        let again = reused.is_some().then(|| request.clone());
+        // One request at a time.
+        let mut idle = self.connection.lock().await;
+        let reused = idle.take().filter(|connection| connection.sender.is_ready());
+        let retry = reused.is_some().then(|| request.clone());
         let mut connection = match reused {
             Some(connection) => connection,
             None => open(address).await.map_err(unreachable)?,
         };
         let mut sent = self.send(what, &mut connection, request).await;
-        if let (Err(Failure::Unreachable { .. }), Some(request)) = (&sent, again) {
-            // It may have been closed meanwhile; what is asked here can be asked twice.
+        if let (Err(Failure::Unreachable { .. }), Some(request)) = (&sent, retry) {
+            // The server may have closed the idle connection. All requests are idempotent.
             connection = open(address).await.map_err(unreachable)?;
             sent = self.send(what, &mut connection, request).await;
         }
         let (status, body) = sent?;
         let shown = connection.shown;
-        *kept = Some(connection);
+        *idle = Some(connection);
         Ok((status, body, shown))
     }
 
-    /// Asks over a connection, if that is to whom it should be.
+    /// Sends a request if the server presented the pinned certificate.
     async fn send(
         &self,
         what: &str,
@@ -202,11 +203,11 @@ impl AuthService {
         {
             return Err(Failure::OtherCertificate { what: what(), shown, expected });
         }
-        let limit = if request.method() == Method::GET { INTRODUCING } else { ANSWERING };
+        let limit = if request.method() == Method::GET { INFO_TIMEOUT } else { IDENTITY_TIMEOUT };
         let why = match timeout(limit, send(&mut connection.sender, request)).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} s", limit.as_secs()),
+            Err(_) => format!("no response within {} s", limit.as_secs()),
         };
         Err(Failure::Unreachable { what: what(), why })
     }
@@ -217,31 +218,33 @@ fn to_json(body: &impl Serialize) -> Bytes {
 }
 
 async fn open(address: (&str, u16)) -> Result<Connection, String> {
-    match timeout(CONNECTING, connect(address)).await {
+    match timeout(CONNECT_TIMEOUT, connect(address)).await {
         Ok(opened) => opened.map_err(|error| plain(&error)),
-        Err(_) => Err(format!("no answer within {} s", CONNECTING.as_secs())),
+        Err(_) => Err(format!("no response within {} s", CONNECT_TIMEOUT.as_secs())),
     }
 }
 
-/// Connects, and notes which certificate was shown.
+/// Connects, and keeps the fingerprint of the server's certificate.
 async fn connect((host, port): (&str, u16)) -> io::Result<Connection> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Shown(provider)))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
         .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let tcp = TcpStream::connect((host, port)).await?;
     tcp.set_nodelay(true)?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let certificate = certificates.first().ok_or_else(|| io::Error::other("no certificate"))?;
+    let certificate = certificates
+        .first()
+        .ok_or_else(|| io::Error::other("the server presented no certificate"))?;
     let shown = Fingerprint(Sha256::digest(certificate).into());
     let (sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    // How it ended, whoever sends over it next is told.
+    // The next request over this connection returns its error.
     let task = Task::spawn("connection to an auth service", connection.map(drop));
     Ok(Connection { sender, shown, _task: task })
 }
@@ -252,35 +255,37 @@ async fn send(
 ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
     let response = sender.send_request(request).await?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), MOST_BYTES).collect().await?.to_bytes();
+    let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await?.to_bytes();
     Ok((status, body))
 }
 
-/// What is said in a request that nobody else is to read.
+/// The secrets in a request.
 fn secrets(request: &IdentityRequest) -> Vec<&Confidential> {
     let all = [Some(&request.token), request.nonce.as_ref(), request.return_token.as_ref()];
     all.into_iter().flatten().collect()
 }
 
-/// What it says goes where many can read it, and it may well repeat what it was told.
+/// Errors end up in the status and in logs, and a server may well repeat what it was sent.
 fn refused(what: String, status: StatusCode, body: &[u8], secrets: &[&Confidential]) -> Failure {
     match serde_json::from_slice::<AuthError>(body) {
         Ok(mut error) => {
-            // Before it is cut: half a secret is half known.
+            // Before truncation: half a secret is half known.
             error.error = secrets.iter().fold(error.error, |said, it| it.hide_in(&said));
-            error.error.truncate(error.error.floor_char_boundary(MOST_SAID));
+            error.error.truncate(error.error.floor_char_boundary(MAX_ERROR_BYTES));
             Failure::Refused { what, status, error }
         }
-        Err(_) if NOT_REACHED.contains(&status) => {
-            let why = format!("{status} from a proxy that does not reach it, or not by HTTPS");
+        Err(_) if PROXY_ERRORS.contains(&status) => {
+            let why = format!(
+                "{status} from a proxy that can't reach the auth service, or not over HTTPS"
+            );
             Failure::Unreachable { what, why }
         }
-        Err(_) => Failure::NotUnderstood { what, why: format!("the answer is {status}") },
+        Err(_) => Failure::NotUnderstood { what, why: format!("the response is {status}") },
     }
 }
 
 impl Failure {
-    /// The obstacle on the way to an identity that it is.
+    /// The kind of obstacle to an identity.
     pub fn obstacle(&self) -> Obstacle {
         match self {
             Self::Refused { error, .. } => error.reason.into(),
@@ -290,7 +295,7 @@ impl Failure {
         }
     }
 
-    /// Why the service refused, if that is what it did.
+    /// Reason of a refusal.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Refused { error, .. } => Some(error.reason),
@@ -309,12 +314,12 @@ fn plain(error: &io::Error) -> String {
     }
 }
 
-/// Takes any certificate whose key the other side has: whether it is the right one is decided by
-/// its fingerprint, before anything is said.
+/// Accepts any certificate whose key the server has. The fingerprint is compared before anything is
+/// sent.
 #[derive(Debug)]
-struct Shown(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Shown {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

@@ -1,4 +1,5 @@
-//! From a URL to an identity that works: who is there, may we have an identity, does it still count.
+//! Gets a working identity from the auth service at a URL: identifies the cluster, requests an
+//! identity, checks that it is still accepted.
 
 use std::{pin::pin, time::Instant};
 
@@ -14,8 +15,8 @@ use tombolo_api::{
     discovery::{AuthStatus, ForeignCluster},
 };
 use tombolo_core::{
-    discovery::{PinnedBy, senior, takes_over},
-    identity::namesake,
+    discovery::{PinnedBy, oldest_other, takes_over},
+    identity::name_conflict,
 };
 use tombolo_runtime::{
     chain::Chain,
@@ -24,63 +25,69 @@ use tombolo_runtime::{
 use tracing::{debug, warn};
 
 use super::{
-    Authenticated, Clusters, Error, Setback, ask,
+    Authenticated, Clusters, Error, Setback,
     auth_service::{AuthService, Failure},
-    kept::{self, Kept},
-    manual,
+    identity_state::{self, IdentityState},
+    manual, request_identity,
 };
 use crate::{context::Context, identity::failed};
 
-/// Sees to it that there is an identity, and that it counts for some time to come.
+/// Returns a valid identity: the existing one, or a new one if that is missing, rejected or due for
+/// renewal.
 pub(super) async fn run(state: &Clusters, entry: &ForeignCluster) -> Result<Authenticated, Error> {
     let context = &*state.context;
-    let Some(peer) = &entry.spec.cluster_identity else { return meet(state, entry).await };
+    let Some(peer) = &entry.spec.cluster_identity else {
+        return query_and_request(state, entry).await;
+    };
     check(state, entry, peer).await?;
-    // It may have got another name by now.
-    if namesake(&context.settings.cluster(), peer).is_some() {
-        return meet(state, entry).await;
+    // It may have been renamed since.
+    if name_conflict(&context.settings.cluster(), peer).is_some() {
+        return query_and_request(state, entry).await;
     }
-    match kept::keep(context, entry, peer).await? {
-        Kept::Good(reached) => Ok(reached),
-        // Its API server may be elsewhere by now, or have another certificate.
-        Kept::InDoubt(reached) => match meet(state, entry).await {
+    match identity_state::check(context, entry, peer).await? {
+        IdentityState::Valid(reached) => Ok(reached),
+        // Its API server may have moved, or have another certificate.
+        IdentityState::Unverified(reached) => match query_and_request(state, entry).await {
             Ok(anew) => Ok(Authenticated { renew_at: reached.renew_at, ..anew }),
             Err(error) => {
-                debug!(cluster = %peer.cluster_name, "neither does it give another: {error}");
+                debug!(cluster = %peer.cluster_name, "no new identity either: {error}");
                 Ok(reached)
             }
         },
-        // Also where it is a token: by now there may be somebody who signs certificates.
-        Kept::Due { reached, expires } => match meet(state, entry).await {
-            Err(error) => match kept::renew_token(context, peer, &reached).await? {
+        // Tokens too are renewed at the auth service: the signer may work by now and give a
+        // certificate.
+        IdentityState::RenewalDue { reached, expires } => match query_and_request(state, entry)
+            .await
+        {
+            Err(error) => match identity_state::renew_token(context, peer, &reached).await? {
                 Some(renewed) => Ok(renewed),
-                None if kept::is_unknown(context, peer, &reached).await => Err(error),
+                None if identity_state::is_rejected(context, peer, &reached).await => Err(error),
                 None => {
                     let error = Chain(&error);
-                    warn!(cluster = %peer.cluster_name, "renew the identity: {error}");
+                    warn!(cluster = %peer.cluster_name, "can't renew the identity: {error}");
                     let overdue = format!(
-                        "the identity counts until {expires}, and the next one can't be had: {error}"
+                        "the identity is valid until {expires}, and its renewal fails: {error}"
                     );
                     Ok(Authenticated { overdue: Some(overdue), ..reached })
                 }
             },
             anew => anew,
         },
-        Kept::None => meet(state, entry).await,
+        IdentityState::Missing => query_and_request(state, entry).await,
     }
 }
 
-/// The same for an entry that is new: what changes nothing is done while `kept`, by which it is taken
-/// care of that the entry does not go before what is made for it. It is the entry as it is then.
+/// The same for a new entry: reads run concurrently with `finalized`, which adds the finalizer so
+/// that the entry is not deleted before the objects made for it. It yields the entry as it is then.
 pub(super) async fn first(
     state: &Clusters,
     entry: &ForeignCluster,
-    kept: impl Future<Output = Result<ForeignCluster, Error>>,
+    finalized: impl Future<Output = Result<ForeignCluster, Error>>,
 ) -> Result<Authenticated, Error> {
     let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
     let look = async {
-        let (before, info) = (pin!(from_before(state, entry)), pin!(introduce(&service)));
-        // Who has an identity already does not have to wait for the other cluster's auth service.
+        let (before, info) = (pin!(reuse(state, entry)), pin!(query_info(&service)));
+        // A reusable identity need not wait for the auth service of the other cluster.
         let (before, info) = match select(before, info).await {
             Either::Left((Ok(None), info)) => (Ok(None), Some(info.await)),
             Either::Left((before, _)) => (before, None),
@@ -88,104 +95,107 @@ pub(super) async fn first(
         };
         (before, info)
     };
-    let (kept, (before, info)) = tokio::join!(kept, look);
-    let kept = kept?;
-    if (&kept.spec.auth_url, kept.spec.fingerprint)
+    let (current, (before, info)) = tokio::join!(finalized, look);
+    let current = current?;
+    if (&current.spec.auth_url, current.spec.fingerprint)
         != (&entry.spec.auth_url, entry.spec.fingerprint)
     {
-        // Somebody has said meanwhile where it is, or which certificate it shows.
-        return meet(state, &kept).await;
+        // The URL or the fingerprint has changed meanwhile.
+        return query_and_request(state, &current).await;
     }
     match (before?, info) {
         (Some(reached), _) => Ok(reached),
-        (None, Some(info)) => greet(state, &kept, &service, info).await,
-        (None, None) => meet(state, &kept).await,
+        (None, Some(info)) => request_from(state, &current, &service, info).await,
+        (None, None) => query_and_request(state, &current).await,
     }
 }
 
-async fn from_before(
-    state: &Clusters,
-    entry: &ForeignCluster,
-) -> Result<Option<Authenticated>, Error> {
+async fn reuse(state: &Clusters, entry: &ForeignCluster) -> Result<Option<Authenticated>, Error> {
     let Some(peer) = &entry.spec.cluster_identity else { return Ok(None) };
     check(state, entry, peer).await?;
-    if namesake(&state.context.settings.cluster(), peer).is_some() {
+    if name_conflict(&state.context.settings.cluster(), peer).is_some() {
         return Ok(None);
     }
-    kept::from_before(&state.context, entry, peer).await
+    identity_state::reuse(&state.context, entry, peer).await
 }
 
-/// Gets to know who is there, and asks for an identity.
-async fn meet(state: &Clusters, entry: &ForeignCluster) -> Result<Authenticated, Error> {
+/// Queries the cluster's id at its auth service, and requests an identity.
+async fn query_and_request(
+    state: &Clusters,
+    entry: &ForeignCluster,
+) -> Result<Authenticated, Error> {
     let service = AuthService::new(&entry.spec.auth_url, entry.spec.fingerprint);
-    let info = introduce(&service).await;
-    greet(state, entry, &service, info).await
+    let info = query_info(&service).await;
+    request_from(state, entry, &service, info).await
 }
 
-type Introduced = Result<(ClusterInfo, Fingerprint), Failure>;
+type InfoResult = Result<(ClusterInfo, Fingerprint), Failure>;
 
-async fn introduce(service: &AuthService) -> Introduced {
+async fn query_info(service: &AuthService) -> InfoResult {
     let start = Instant::now();
     let info = service.info().await?;
-    metrics::took(Step::Info, start.elapsed());
+    metrics::observe_step(Step::Info, start.elapsed());
     Ok(info)
 }
 
-/// Somebody whose auth service has said who it is.
-pub(super) struct Greeted<'a> {
+/// A cluster as its auth service describes it.
+pub(super) struct Peer<'a> {
     pub peer: ClusterIdentity,
-    /// The generation of the identities that it gives now.
+    /// Generation of the identities that it issues now.
     pub generation: Option<String>,
-    /// The certificate that was shown.
+    /// Fingerprint of the certificate that it presented.
     pub shown: Fingerprint,
-    /// Keeps to that certificate.
+    /// Pinned to that certificate.
     pub service: &'a AuthService,
 }
 
-async fn greet(
+async fn request_from(
     state: &Clusters,
     entry: &ForeignCluster,
     service: &AuthService,
-    info: Introduced,
+    info: InfoResult,
 ) -> Result<Authenticated, Error> {
     let context = &*state.context;
     let (info, shown) = info.map_err(|failure| setback(entry, &failure))?;
-    service.keep_to(shown);
+    service.pin_to(shown);
     let peer = ClusterIdentity { cluster_id: info.cluster_id, cluster_name: info.cluster_name };
     if let Some(expected) = &entry.spec.cluster_identity
         && expected.cluster_id != peer.cluster_id
     {
         let message = format!(
-            "{} is cluster {}, expected was {}; another cluster needs another ForeignCluster",
+            "{} belongs to cluster {}, expected {}; create another ForeignCluster for that cluster",
             entry.spec.auth_url, peer.cluster_id, expected.cluster_id
         );
-        return Err(refused("AnotherCluster", message).into());
+        return Err(refused("ClusterIDMismatch", message).into());
     }
     check(state, entry, &peer).await?;
-    if let Some(message) = namesake(&context.settings.cluster(), &peer) {
+    if let Some(message) = name_conflict(&context.settings.cluster(), &peer) {
         return Err(refused("SameName", message).into());
     }
     fill_in(context, entry, &peer, shown).await?;
-    let met = Greeted { peer, generation: info.generation, shown, service };
+    let target = Peer { peer, generation: info.generation, shown, service };
     let start = Instant::now();
-    let reached = ask::ask(state, entry, &met).await?;
-    metrics::took(Step::Identity, start.elapsed());
+    let reached = request_identity::request(state, entry, &target).await?;
+    metrics::observe_step(Step::Identity, start.elapsed());
     Ok(reached)
 }
 
-/// Not ourselves, and not a cluster that has an entry already.
+/// Refuses this cluster itself, and a cluster that has another entry already.
 async fn check(
     state: &Clusters,
     entry: &ForeignCluster,
     peer: &ClusterIdentity,
 ) -> Result<(), Error> {
     if peer.cluster_id == state.context.settings.cluster_id {
-        let message = format!("{} is this very cluster", entry.spec.auth_url);
+        let message = format!(
+            "{} is the auth service of this cluster itself; delete this ForeignCluster",
+            entry.spec.auth_url
+        );
         return Err(refused("OwnCluster", message).into());
     }
-    if let Some(other) = senior(entry, &peer.cluster_id, &state.known.all()) {
+    if let Some(other) = oldest_other(entry, &peer.cluster_id, &state.known.all()) {
         let message = format!(
-            "cluster {} is known already, as ForeignCluster {}: use that one, and delete this",
+            "cluster {} has ForeignCluster {} already; use that one and delete this one",
             peer.cluster_id,
             other.name_any()
         );
@@ -198,7 +208,7 @@ async fn check(
     Ok(())
 }
 
-/// Writes who it is, so that all can read it.
+/// Writes the cluster's id and the fingerprint into the spec, where they are missing.
 async fn fill_in(
     context: &Context,
     entry: &ForeignCluster,
@@ -212,7 +222,7 @@ async fn fill_in(
     let mut annotations = Map::new();
     if entry.spec.fingerprint.is_none() {
         spec.insert("fingerprint".to_owned(), json!(shown));
-        let (key, value) = PinnedBy::FirstUse.note(shown);
+        let (key, value) = PinnedBy::FirstUse.annotation(shown);
         annotations.insert(key, Value::from(value));
     }
     if spec.is_empty() {
@@ -225,11 +235,11 @@ async fn fill_in(
     Ok(filled.map_err(failed(format!("fill in ForeignCluster {}", entry.name_any())))?)
 }
 
-/// How often an entry is filled in anew when something else of it has changed meanwhile.
-const TRIES: usize = 5;
+/// Attempts to fill in an entry that changes concurrently.
+const MAX_ATTEMPTS: usize = 5;
 
-/// Changes an entry, but not if somebody has changed what is wanted of it, such as by naming the
-/// certificate: that brings it here again.
+/// Patches an entry unless its spec has changed, for example by a fingerprint that a user has set:
+/// that change triggers a reconciliation of its own.
 async fn patch_unless_changed(
     clusters: &Api<ForeignCluster>,
     entry: &ForeignCluster,
@@ -238,16 +248,16 @@ async fn patch_unless_changed(
     let (name, mut version) = (entry.name_any(), entry.resource_version());
     let params =
         PatchParams { field_manager: Some(super::MANAGER.to_owned()), ..PatchParams::default() };
-    let mut tries = 0;
+    let mut attempts = 0;
     loop {
-        tries += 1;
+        attempts += 1;
         patch["metadata"]["resourceVersion"] = json!(version);
         let patched = clusters.patch(&name, &params, &Patch::Merge(&patch)).await;
         let is_conflict = matches!(&patched, Err(kube::Error::Api(status)) if status.code == 409);
-        if !is_conflict || tries == TRIES {
+        if !is_conflict || attempts == MAX_ATTEMPTS {
             return patched.map(drop);
         }
-        // Most often it is the status.
+        // Usually only the status has changed.
         let now = clusters.get(&name).await?;
         if now.spec != entry.spec {
             return patched.map(drop);

@@ -1,5 +1,5 @@
-//! Clusters that are known only because they asked for a peering: an entry comes with the request
-//! and goes with the last peering, unless another way of discovery has taken it over.
+//! Clusters that are known only by their request for a peering: the entry is created with the
+//! request and deleted with the last peering, unless another kind of discovery has taken it over.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tombolo_api::{
     names::REQUEST_ANNOTATION,
 };
 use tombolo_core::{
-    discovery::{self, asked_again, incoming, kind},
+    discovery::{self, incoming, kind, replaced_request},
     replicate::received_from,
     tenant::peer_of,
     view::Request,
@@ -32,7 +32,7 @@ use crate::{
     identity::{failed, tenant},
 };
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub(super) async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let requests = context.watches.of::<ResourceRequest>();
@@ -40,7 +40,7 @@ pub(super) async fn run(context: Arc<Context>) {
     requests.feed(&queue, move |request| from_elsewhere(request).then(|| key(request)));
     let known = context.watches.of::<ForeignCluster>();
     let all = requests.clone();
-    // When the entry for an earlier request has gone, the next one can be made.
+    // Once the entry of an earlier request is gone, the next one can be created.
     known.feed(&queue, move |_| {
         let all = all.index().state_filter(from_elsewhere);
         all.iter().map(|request| key(&**request)).collect::<Vec<_>>()
@@ -63,30 +63,34 @@ async fn reconcile(
     let client = &context.client;
     let namespaces = Api::<Namespace>::all(client.clone());
     let namespace = namespaces.get_opt(&request.namespace().unwrap_or_default()).await;
-    let namespace = namespace.map_err(failed("read the namespace of a ResourceRequest"))?;
+    let namespace = namespace.map_err(failed("read the Namespace of a ResourceRequest"))?;
     let from = namespace.as_ref().and_then(peer_of);
     let known = known.all();
     let Some(from) = from else { return Ok(()) };
     let clusters = Api::<ForeignCluster>::all(client.clone());
     let view = Request::from_resource(request);
-    if let Some(entry) = asked_again(&view, &from, &known) {
-        return stands_for(&clusters, entry, request).await;
+    if let Some(entry) = replaced_request(&view, &from, &known) {
+        return record_request(&clusters, entry, request).await;
     }
     let Some(entry) = incoming(&view, &from, &known) else { return Ok(()) };
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     match clusters.create(&params, &entry).await {
-        Ok(_) => info!(cluster = entry.name_any(), url = entry.spec.auth_url, "asks for a peering"),
-        // Found at the same moment by somebody else.
+        Ok(_) => info!(
+            cluster = entry.name_any(),
+            url = entry.spec.auth_url,
+            "created a ForeignCluster for a peering request"
+        ),
+        // Discovered in another way at the same moment.
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         Err(error) => {
-            return Err(failed(format!("make ForeignCluster {}", entry.name_any()))(error).into());
+            return Err(failed(format!("create ForeignCluster {}", entry.name_any()))(error).into());
         }
     }
     Ok(())
 }
 
-/// Notes which request it is that the entry is there for.
-async fn stands_for(
+/// Records the UID of the request that the entry belongs to.
+async fn record_request(
     clusters: &Api<ForeignCluster>,
     entry: &ForeignCluster,
     request: &ResourceRequest,
@@ -94,25 +98,28 @@ async fn stands_for(
     let annotations = json!({ REQUEST_ANNOTATION: request.uid() });
     let patch = json!({ "metadata": { "uid": entry.uid(), "annotations": annotations } });
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    let noted = clusters.patch(&entry.name_any(), &params, &Patch::Merge(patch)).await;
-    let noted = writer::absent_is_fine(noted.map(drop));
-    Ok(noted.map_err(failed(format!("note on ForeignCluster {} who asks", entry.name_any())))?)
+    let recorded = clusters.patch(&entry.name_any(), &params, &Patch::Merge(patch)).await;
+    let recorded = writer::absent_is_fine(recorded.map(drop));
+    let what = format!("annotate ForeignCluster {} with its request", entry.name_any());
+    Ok(recorded.map_err(failed(what))?)
 }
 
-/// Whether the entry was there only for a peering, and that is over.
+/// Whether the entry existed only for a peering that is over.
 pub(super) async fn is_over(context: &Context, entry: &ForeignCluster) -> Result<bool, Error> {
     let (DiscoveryType::IncomingPeering, Some(peer)) = (kind(entry), &entry.spec.cluster_identity)
     else {
         return Ok(false);
     };
-    let asked = match tenant::find(&context.client, &peer.cluster_id).await? {
+    let has_request = match tenant::find(&context.client, &peer.cluster_id).await? {
         Some(namespace) => {
             let requests =
                 Api::<ResourceRequest>::namespaced(context.client.clone(), &namespace.name_any());
             let request = requests.get_metadata_opt(peer.cluster_name.as_str()).await;
-            request.map_err(failed("read the cluster's ResourceRequest"))?.is_some()
+            request
+                .map_err(failed(format!("read ResourceRequest {}", peer.cluster_name)))?
+                .is_some()
         }
         None => false,
     };
-    Ok(discovery::is_over(entry, asked))
+    Ok(discovery::is_over(entry, has_request))
 }

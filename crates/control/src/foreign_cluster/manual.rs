@@ -1,4 +1,4 @@
-//! Clusters that somebody has named: their entries are that person's, and stay.
+//! ForeignClusters that a user has created: no controller deletes them.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use tombolo_runtime::writer;
 use super::{Error, MANAGER};
 use crate::identity::failed;
 
-/// The entry, which says how it was found: if it did not, somebody has made it.
+/// The entry with a discovery type: an entry without one was created by a user.
 pub(super) async fn labelled<'a>(
     clusters: &Api<ForeignCluster>,
     entry: &'a ForeignCluster,
@@ -30,8 +30,8 @@ pub(super) async fn labelled<'a>(
     Ok(Cow::Owned(labelled?))
 }
 
-/// Somebody wants to know that cluster, which was only found before: its entry does not go any more
-/// with a search, an announcement or a peering.
+/// Makes a discovered entry manual: it no longer expires with a search, an announcement or a
+/// peering.
 pub(super) async fn take_over(
     clusters: &Api<ForeignCluster>,
     entry: &ForeignCluster,

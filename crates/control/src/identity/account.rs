@@ -1,7 +1,6 @@
-//! What an identity consists of: a ServiceAccount in the tenant namespace, and a Role bound to it and
-//! to the user that certificates are for. That user carries the generation, which is noted at the
-//! account and is another one whenever the identity is given anew: what was signed before has no
-//! rights any more.
+//! The objects of an identity: a ServiceAccount in the tenant namespace, and a Role bound to it and
+//! to the user of its certificates. The user name contains the generation, an annotation of the
+//! ServiceAccount. A new identity gets a new generation, so earlier certificates have no rights.
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
@@ -22,24 +21,24 @@ use tombolo_runtime::writer;
 
 use super::{
     Error, MANAGER, failed,
-    tenant::{self, Tenant, once_allowed},
+    tenant::{self, Tenant, retry_forbidden},
 };
 use crate::binding::{Rights, account_of, bind, user};
 
-/// How long a token counts; it is renewed long before.
+/// Lifetime of a token; it is renewed long before.
 pub(crate) const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
 /// The generation of the identity in this namespace, if there is one.
 pub(super) async fn generation(client: &Client, tenant: &str) -> Result<Option<String>, Error> {
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), tenant);
-    let account = once_allowed(|| accounts.get_metadata_opt(TENANT_ACCOUNT)).await;
+    let account = retry_forbidden(|| accounts.get_metadata_opt(TENANT_ACCOUNT)).await;
     let account =
-        account.map_err(failed(format!("read the ServiceAccount {tenant}/{TENANT_ACCOUNT}")))?;
+        account.map_err(failed(format!("read ServiceAccount {tenant}/{TENANT_ACCOUNT}")))?;
     Ok(account.and_then(|account| account.annotations().get(GENERATION_ANNOTATION).cloned()))
 }
 
-/// Makes account and rights what they should be at this stage, and binds them to the user that
-/// certificates are for. Also sees to our own rights there, which it takes to do that.
+/// Writes account and rights for this stage, and binds them to the user of the certificates. Also
+/// binds our own roles, which that requires.
 pub(super) async fn ensure(
     client: &Client,
     tenant: &Tenant,
@@ -49,54 +48,54 @@ pub(super) async fn ensure(
 ) -> Result<(), Error> {
     let name = &*tenant.name;
     let metadata = ObjectMeta { name: Some(TENANT_ACCOUNT.to_owned()), ..ObjectMeta::default() };
-    let noted = (GENERATION_ANNOTATION.to_owned(), subject.generation.clone());
+    let annotation = (GENERATION_ANNOTATION.to_owned(), subject.generation.clone());
     let account = ServiceAccount {
-        metadata: ObjectMeta { annotations: Some([noted].into()), ..metadata.clone() },
+        metadata: ObjectMeta { annotations: Some([annotation].into()), ..metadata.clone() },
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
     };
     let role = Role { metadata, rules: Some(rules(peer, stage)) };
     let subjects = vec![account_of((TENANT_ACCOUNT, name)), user(subject.to_string())];
     let binding = bind(TENANT_ACCOUNT, Rights::Role(TENANT_ACCOUNT), subjects);
-    let said = |what: &str| failed(format!("make the {what} {name}/{TENANT_ACCOUNT}"));
+    let failure = |what: &str| failed(format!("apply {what} {name}/{TENANT_ACCOUNT}"));
     let accounts = Api::namespaced(client.clone(), name);
     let roles = Api::namespaced(client.clone(), name);
     let bindings = Api::namespaced(client.clone(), name);
-    tenant::equip_control(client, tenant).await?;
+    tenant::bind_control(client, tenant).await?;
     let bound = async {
-        // Before any rights are bound to a generation it is noted, so that it is known which to end.
-        let noted = once_allowed(|| writer::apply(&accounts, MANAGER, &account));
-        noted.await.map_err(said("ServiceAccount"))?;
-        writer::apply(&bindings, MANAGER, &binding).await.map_err(said("RoleBinding"))
+        // The generation is recorded before rights are bound to it, so that it can be ended.
+        let applied = retry_forbidden(|| writer::apply(&accounts, MANAGER, &account));
+        applied.await.map_err(failure("ServiceAccount"))?;
+        writer::apply(&bindings, MANAGER, &binding).await.map_err(failure("RoleBinding"))
     };
     let granted = async {
-        once_allowed(|| writer::apply(&roles, MANAGER, &role)).await.map_err(said("Role"))
+        retry_forbidden(|| writer::apply(&roles, MANAGER, &role)).await.map_err(failure("Role"))
     };
-    tokio::try_join!(bound, granted, tenant::equip_kubelet(client, tenant)).map(drop)
+    tokio::try_join!(bound, granted, tenant::bind_kubelet(client, tenant)).map(drop)
 }
 
-/// Removes the identity: whatever token or certificate there is counts no more.
+/// Removes the identity: its tokens and certificates lose their rights.
 pub(super) async fn remove(client: &Client, tenant: &str) -> Result<(), Error> {
-    let said = || failed(format!("delete the identity in {tenant}"));
+    let failure = || failed(format!("delete the identity in {tenant}"));
     let params = Default::default();
     let bindings = Api::<RoleBinding>::namespaced(client.clone(), tenant);
     let gone = bindings.delete(TENANT_ACCOUNT, &params).await.map(drop);
-    writer::absent_is_fine(gone).map_err(said())?;
+    writer::absent_is_fine(gone).map_err(failure())?;
     let roles = Api::<Role>::namespaced(client.clone(), tenant);
     let gone = roles.delete(TENANT_ACCOUNT, &params).await.map(drop);
-    writer::absent_is_fine(gone).map_err(said())?;
+    writer::absent_is_fine(gone).map_err(failure())?;
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), tenant);
     let gone = accounts.delete(TENANT_ACCOUNT, &params).await.map(drop);
-    writer::absent_is_fine(gone).map_err(said())
+    writer::absent_is_fine(gone).map_err(failure())
 }
 
 /// A token of the identity.
 pub(super) async fn token(client: &Client, tenant: &str) -> Result<Confidential, Error> {
     let token = request_token(client, tenant, TENANT_ACCOUNT).await;
-    token.map_err(failed(format!("get a token of ServiceAccount {tenant}/{TENANT_ACCOUNT}")))
+    token.map_err(failed(format!("request a token of ServiceAccount {tenant}/{TENANT_ACCOUNT}")))
 }
 
-/// A token of a ServiceAccount, from whichever cluster.
+/// A token of a ServiceAccount, from this or another cluster.
 pub(crate) async fn request_token(
     client: &Client,
     namespace: &str,

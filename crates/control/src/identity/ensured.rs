@@ -1,5 +1,5 @@
-//! Which identities were seen to lately: what this process has just made need not be made again at
-//! every change of a record.
+//! Identities that this process has written recently: they are not written again at every change of
+//! a record.
 
 use std::{
     collections::BTreeMap,
@@ -11,25 +11,25 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use tombolo_core::identity::Stage;
 
-use super::AGAIN;
+use super::RESYNC;
 
-/// By the uid of the record.
+/// Stage and time of the last write, by UID of the record.
 #[derive(Debug, Default)]
 pub(super) struct Ensured(Mutex<BTreeMap<String, (Stage, Instant)>>);
 
 impl Ensured {
-    /// All that the identity consists of is there, with the rights of this stage.
+    /// Records that all objects of the identity are written for this stage.
     pub fn note(&self, record: &Secret, stage: Stage) {
         self.lock().insert(uid(record), (stage, Instant::now()));
     }
 
-    /// Whether that was so not long ago, and at the same stage.
+    /// Whether the identity was written recently for this stage.
     pub fn is_recent(&self, record: &Secret, stage: Stage) -> bool {
-        let seen = self.lock().get(&uid(record)).copied();
-        seen.is_some_and(|(then, at)| then == stage && at.elapsed() < AGAIN)
+        let last = self.lock().get(&uid(record)).copied();
+        last.is_some_and(|(then, at)| then == stage && at.elapsed() < RESYNC)
     }
 
-    /// It is being taken away.
+    /// Forgets an identity that is being revoked.
     pub fn forget(&self, record: &Secret) {
         self.lock().remove(&uid(record));
     }
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn another_record_or_stage_is_seen_to_anew() {
+    fn another_record_or_stage_is_written_again() {
         let ensured = Ensured::default();
         assert!(!ensured.is_recent(&record("1"), Stage::Known));
         ensured.note(&record("1"), Stage::Known);

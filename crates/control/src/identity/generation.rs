@@ -1,5 +1,5 @@
-//! The generation of the identities that are given from now on: a random name, known to whoever asks.
-//! When an identity of that generation is taken away there is another one, and none ever comes again.
+//! The current generation of issued identities: a random name, public. Revoking an identity of that
+//! generation starts another one, and none is ever used again.
 
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
@@ -13,32 +13,32 @@ use uuid::Uuid;
 
 use super::{Error, MANAGER, failed};
 
-/// The current one, as the API server has it at this moment; the first one if there is none. Whoever
-/// has seen a record before asking gets none from before that record's cluster lost an identity.
+/// The current generation, read from the API server; created if there is none. Read after a record,
+/// it is never older than the last revocation for that record's cluster.
 pub(super) async fn current(client: &Client) -> Result<String, Error> {
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     if let Some(generation) = read(&secrets).await? {
         return Ok(generation);
     }
-    let first = another();
+    let first = new_generation();
     match secrets.create(&PostParams::default(), &first).await {
-        Ok(made) => Ok(generation_in(&made).unwrap_or_default()),
+        Ok(created) => Ok(generation_in(&created).unwrap_or_default()),
         Err(kube::Error::Api(status)) if status.code == 409 => {
             read(&secrets).await?.ok_or(Error::NoGeneration)
         }
-        Err(error) => Err(failed(format!("make Secret {NAMESPACE}/{GENERATION_SECRET}"))(error)),
+        Err(error) => Err(failed(format!("create Secret {NAMESPACE}/{GENERATION_SECRET}"))(error)),
     }
 }
 
-/// From now on there is another one than `used`, or than whichever was used if nobody knows.
+/// Starts another generation if `used` is the current one, or unknown.
 pub(super) async fn end(client: &Client, used: Option<&str>) -> Result<(), Error> {
     if used.is_some() && used != Some(current(client).await?.as_str()) {
         return Ok(());
     }
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
-    let ended = writer::apply(&secrets, MANAGER, &another()).await;
+    let ended = writer::apply(&secrets, MANAGER, &new_generation()).await;
     ended.map_err(failed(format!("write Secret {NAMESPACE}/{GENERATION_SECRET}")))?;
-    info!("identities are of another generation from now on");
+    info!("started a new generation of identities");
     Ok(())
 }
 
@@ -51,7 +51,7 @@ async fn read(secrets: &Api<Secret>) -> Result<Option<String>, Error> {
     }
 }
 
-fn another() -> Secret {
+fn new_generation() -> Secret {
     let name = Uuid::new_v4().to_string();
     Secret {
         metadata: ObjectMeta { name: Some(GENERATION_SECRET.to_owned()), ..ObjectMeta::default() },

@@ -1,5 +1,5 @@
-//! What the auth service needs and must not make itself: the token that other clusters have to
-//! show, its certificate, and the key that our nonces are made of.
+//! Secrets that the auth service needs and must not create itself: the token for other clusters,
+//! its certificate, and the key of our nonces.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use tombolo_api::{
 };
 use tombolo_core::{
     digest::hex,
-    discovery::told_host,
+    discovery::advertised_host,
     identity::{nonce, token_in},
 };
 use tombolo_runtime::{
@@ -43,15 +43,15 @@ use crate::{
     key_pair::{self, CERTIFICATE, PRIVATE_KEY},
 };
 
-/// The configured Secret whose certificate is in use.
+/// Annotation: the configured Secret that the certificate was copied from.
 const COPIED_FROM: &str = "discovery.liqo.io/copied-from";
 
-/// Makes what is missing, now and whenever it is gone or empty.
+/// Creates missing or empty Secrets, now and after every change, until shutdown.
 pub(super) async fn keep(context: &Context) {
     let client = &context.client;
     let secrets = Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), NAMESPACE);
     let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
-    // Any of them may be the one whose certificate is configured, but those for other clusters.
+    // Any Secret may be the one with the configured certificate, except those of other clusters.
     let own = watcher::Config::default().labels(&format!("!{CLUSTER_ID_LABEL}"));
     let mut observer = Observer::new();
     observer.watch(secrets, own);
@@ -66,17 +66,14 @@ async fn ensure(client: &Client) -> Result<(), Error> {
     if token.as_ref().and_then(token_in).is_none() {
         let token = hex(&random()?).into_bytes();
         put(&secrets, AUTH_TOKEN_SECRET, &[(AUTH_TOKEN_KEY, token)], &[]).await?;
-        info!(
-            "made the token that other clusters have to show: Secret {NAMESPACE}/{AUTH_TOKEN_SECRET}"
-        );
+        info!("generated the token for other clusters in Secret {NAMESPACE}/{AUTH_TOKEN_SECRET}");
     }
     generation::current(client).await?;
     let certificate = certificate(client, &secrets).await?;
     announce(client, certificate).await
 }
 
-/// What proves to another cluster, which shows this certificate, that it is we who ask, however
-/// often it is asked for.
+/// The nonce for another cluster with this certificate: always the same.
 pub(crate) async fn nonce_for(
     client: &Client,
     peer: &ClusterId,
@@ -85,7 +82,7 @@ pub(crate) async fn nonce_for(
     Ok(nonce(&nonce_key(client).await?, peer, shown))
 }
 
-/// The key that nonces are made of.
+/// The key that nonces are derived from.
 async fn nonce_key(client: &Client) -> Result<Vec<u8>, Error> {
     const KEY: &str = "key";
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
@@ -98,47 +95,50 @@ async fn nonce_key(client: &Client) -> Result<Vec<u8>, Error> {
         data: Some([(KEY.to_owned(), ByteString(key.clone()))].into()),
         ..Secret::default()
     };
-    // Made once and never changed: whoever comes second takes what the first one made.
+    // Created once and never changed: on a conflict the existing one is used.
     match secrets.create(&PostParams::default(), &secret).await {
         Ok(_) => Ok(key),
         Err(kube::Error::Api(status)) if status.code == 409 => {
             let made = read(&secrets, NONCE_KEY_SECRET).await?;
             text(made.as_ref(), KEY).ok_or(Error::Random)
         }
-        Err(error) => Err(failed("keep the key of the nonces")(error)),
+        Err(error) => Err(failed(format!("create Secret {NAMESPACE}/{NONCE_KEY_SECRET}"))(error)),
     }
 }
 
-/// Bytes that nobody can guess.
+/// Cryptographically secure random bytes.
 pub(crate) fn random() -> Result<[u8; 32], Error> {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).map_err(|_| Error::Random)?;
     Ok(bytes)
 }
 
-/// The fingerprint of the auth service's certificate, which is made or copied if need be.
+/// The fingerprint of the auth service's certificate, which is generated or copied if necessary.
 async fn certificate(client: &Client, secrets: &Api<Secret>) -> Result<Fingerprint, Error> {
     let configs = Api::<ClusterConfig>::all(client.clone());
-    let config = configs.get_opt(CLUSTER_CONFIG).await.map_err(failed("read the ClusterConfig"))?;
+    let config = configs
+        .get_opt(CLUSTER_CONFIG)
+        .await
+        .map_err(failed(format!("read ClusterConfig {CLUSTER_CONFIG}")))?;
     let wanted = config.and_then(|config| config.spec.auth.certificate);
     let now = read(secrets, AUTH_CERTIFICATE_SECRET).await?;
     if let Some(wanted) = wanted {
-        let given = read(secrets, &wanted).await?;
+        let configured = read(secrets, &wanted).await?;
         let bad = |why| Error::BadCertificate(wanted.clone(), why);
-        // Nothing takes the place of a certificate that works before it is known to work, too.
-        let print = given
+        // A working certificate is replaced only by one that is known to work.
+        let print = configured
             .as_ref()
-            .ok_or_else(|| "there is no such Secret".to_owned())
+            .ok_or_else(|| "the Secret does not exist".to_owned())
             .and_then(fingerprint)
             .map_err(bad)?;
         let pair = |secret: Option<&Secret>| {
             [CERTIFICATE, PRIVATE_KEY].map(|key| (key, text(secret, key).unwrap_or_default()))
         };
-        let wanted_pair = pair(given.as_ref());
+        let wanted_pair = pair(configured.as_ref());
         if pair(now.as_ref()) != wanted_pair {
             let from = [(COPIED_FROM, &*wanted)];
             put(secrets, AUTH_CERTIFICATE_SECRET, &wanted_pair, &from).await?;
-            info!("the auth service's certificate is the one in Secret {NAMESPACE}/{wanted}");
+            info!("using the certificate in Secret {NAMESPACE}/{wanted} for the auth service");
         }
         return Ok(print);
     }
@@ -147,9 +147,9 @@ async fn certificate(client: &Client, secrets: &Api<Secret>) -> Result<Fingerpri
         return Ok(print);
     }
     let mut names = vec![format!("{AUTH_SERVICE}.{NAMESPACE}.svc"), AUTH_SERVICE.to_owned()];
-    // Some controllers of Ingresses show no certificate that does not name the host.
+    // Some Ingress controllers do not present a certificate that does not name the host.
     let service = service(client).await?;
-    names.extend(service.as_ref().and_then(|it| told_host(&it.metadata)).map(str::to_owned));
+    names.extend(service.as_ref().and_then(|it| advertised_host(&it.metadata)).map(str::to_owned));
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(names).map_err(Error::Certificate)?;
     let data = [
@@ -157,11 +157,11 @@ async fn certificate(client: &Client, secrets: &Api<Secret>) -> Result<Fingerpri
         (PRIVATE_KEY, signing_key.serialize_pem().into_bytes()),
     ];
     put(secrets, AUTH_CERTIFICATE_SECRET, &data, &[]).await?;
-    info!("made the auth service's certificate");
+    info!("generated the auth service's certificate");
     Ok(Fingerprint(Sha256::digest(cert.der()).into()))
 }
 
-/// Where discovery, and whoever wants to pin it, finds the fingerprint.
+/// Writes the fingerprint to the Service, for discovery and for users who want to pin it.
 async fn announce(client: &Client, fingerprint: Fingerprint) -> Result<(), Error> {
     let Some(service) = service(client).await? else { return Ok(()) };
     if service.annotations().get(FINGERPRINT_ANNOTATION) == Some(&fingerprint.to_string()) {
@@ -175,17 +175,17 @@ async fn announce(client: &Client, fingerprint: Fingerprint) -> Result<(), Error
     });
     let params = PatchParams::apply(MANAGER).force();
     let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
-    let said = services.patch_metadata(AUTH_SERVICE, &params, &Patch::Apply(patch)).await;
-    said.map(drop).map_err(failed("write the fingerprint to the Service of the auth service"))
+    let written = services.patch_metadata(AUTH_SERVICE, &params, &Patch::Apply(patch)).await;
+    written.map(drop).map_err(failed(format!("annotate Service {NAMESPACE}/{AUTH_SERVICE}")))
 }
 
 async fn service(client: &Client) -> Result<Option<PartialObjectMeta<Service>>, Error> {
     let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
     let service = services.get_metadata_opt(AUTH_SERVICE).await;
-    service.map_err(failed("read the Service of the auth service"))
+    service.map_err(failed(format!("read Service {NAMESPACE}/{AUTH_SERVICE}")))
 }
 
-/// Of the certificate in a Secret, if it can be shown; or what is wrong with it.
+/// The fingerprint of the certificate in a Secret, or what is wrong with it.
 fn fingerprint(secret: &Secret) -> Result<Fingerprint, String> {
     let pair = key_pair::read(secret)?;
     let certificate = pair.end_entity_cert().map_err(|error| error.to_string())?;

@@ -1,5 +1,5 @@
-//! Has certificates for other clusters signed by this cluster's own signer, through the Kubernetes
-//! API. Not every cluster has that signer: then there is no certificate, and a token is given.
+//! Has certificates for other clusters signed by this cluster's signer, through the Kubernetes API.
+//! Not every cluster has that signer: then a token is issued.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -27,39 +27,38 @@ use uuid::Uuid;
 use super::{Error, MANAGER, account::TOKEN_SECONDS, failed};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
-/// How long a certificate counts: as long as a token.
-const SECONDS: i64 = TOKEN_SECONDS;
-/// How long the signer may take. Who asks waits for longer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A signer that has not answered is left alone for this long.
-const ABSENCE: Duration = Duration::from_secs(600);
+/// Lifetime of a certificate: that of a token.
+const CERTIFICATE_SECONDS: i64 = TOKEN_SECONDS;
+/// Time limit of the signer, shorter than that of the requesting cluster.
+const SIGNING_TIMEOUT: Duration = Duration::from_secs(5);
+/// A signer that has not answered is not tried again for this long.
+const UNAVAILABLE_RETRY: Duration = Duration::from_secs(600);
 
-/// This cluster's signer, which may not be there.
+/// This cluster's signer, which may be missing.
 #[derive(Debug, Default)]
 pub(super) struct Signer {
-    absent_since: Mutex<Option<Instant>>,
-    /// Deletes requests that were answered, or not.
+    unavailable_since: Mutex<Option<Instant>>,
+    /// Deletes CertificateSigningRequests when they are no longer needed.
     deletions: Background,
 }
 
 impl Signer {
-    /// A certificate, in PEM, for what was asked in `request`, which has been checked. `None`: this
-    /// cluster signs none.
+    /// A certificate, in PEM, for the checked `request`. `None`: this cluster signs none.
     pub async fn sign(
         &self,
         client: &Client,
         subject: &Subject,
         request: &str,
     ) -> Result<Option<Vec<u8>>, Error> {
-        let absent = *self.absent_since.lock().unwrap_or_else(PoisonError::into_inner);
-        if absent.is_some_and(|since| since.elapsed() < ABSENCE) {
+        let absent = *self.unavailable_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if absent.is_some_and(|since| since.elapsed() < UNAVAILABLE_RETRY) {
             return Ok(None);
         }
         let requests = Api::<CertificateSigningRequest>::all(client.clone());
-        // Nobody can have made one of this name, to have it approved in the place of ours.
+        // A random name: nobody can have created one of this name to have it approved instead.
         let name = format!("liqo-{}-{}", subject.cluster_id, Uuid::new_v4());
-        let signed = timeout(PATIENCE, ask(&requests, &name, request)).await;
-        // Nobody has to wait for that; Kubernetes deletes what is left of them, too.
+        let signed = timeout(SIGNING_TIMEOUT, request_certificate(&requests, &name, request)).await;
+        // In the background; Kubernetes deletes remaining ones, too.
         self.deletions.spawn("delete a CertificateSigningRequest", async move {
             let deleted = requests.delete(&name, &Default::default()).await.map(drop);
             if let Err(error) = writer::absent_is_fine(deleted) {
@@ -67,7 +66,7 @@ impl Signer {
             }
         });
         let late = signed.is_err().then(Instant::now);
-        *self.absent_since.lock().unwrap_or_else(PoisonError::into_inner) = late;
+        *self.unavailable_since.lock().unwrap_or_else(PoisonError::into_inner) = late;
         let certificate = match signed {
             Ok(Err(error)) if is_forbidden(&error) => {
                 warn!("{}", Chain(&error));
@@ -77,19 +76,19 @@ impl Signer {
             Err(_) => None,
         };
         if certificate.is_none() {
-            info!("{SIGNER} signs no certificate in this cluster: the identity is a token");
+            info!("{SIGNER} has not signed a certificate: issuing a token");
         }
         Ok(certificate)
     }
 }
 
-/// The certificate, or `None` when it is denied.
-async fn ask(
+/// Creates and approves a CertificateSigningRequest. `None`: it is denied.
+async fn request_certificate(
     requests: &Api<CertificateSigningRequest>,
     name: &str,
     pem: &str,
 ) -> Result<Option<Vec<u8>>, Error> {
-    let said = |what: &str| failed(format!("{what} CertificateSigningRequest {name}"));
+    let failure = |what: &str| failed(format!("{what} CertificateSigningRequest {name}"));
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let wanted = CertificateSigningRequest {
         metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
@@ -97,16 +96,16 @@ async fn ask(
             request: ByteString(pem.as_bytes().to_vec()),
             signer_name: SIGNER.to_owned(),
             usages: Some(vec!["client auth".to_owned()]),
-            expiration_seconds: Some(i32::try_from(SECONDS).unwrap_or(i32::MAX)),
+            expiration_seconds: Some(i32::try_from(CERTIFICATE_SECONDS).unwrap_or(i32::MAX)),
             ..CertificateSigningRequestSpec::default()
         },
         status: None,
     };
-    // Watched from before it is there: so nothing has to be asked for once it is approved.
+    // The watch starts before the request exists, so no extra read is needed after the approval.
     let only = WatchParams::default().fields(&format!("metadata.name={name}"));
     let (mut made, changes) = tokio::try_join!(
-        async { requests.create(&params, &wanted).await.map_err(said("make")) },
-        async { requests.watch(&only, "0").await.map_err(said("watch")) },
+        async { requests.create(&params, &wanted).await.map_err(failure("create")) },
+        async { requests.watch(&only, "0").await.map_err(failure("watch")) },
     )?;
     let status = made.status.get_or_insert_default();
     status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
@@ -117,10 +116,10 @@ async fn ask(
         ..CertificateSigningRequestCondition::default()
     });
     let approved = requests.replace_subresource("approval", name, &params, &made).await;
-    approved.map_err(said("approve"))?;
+    approved.map_err(failure("approve"))?;
     pin_mut!(changes);
     while let Some(change) = changes.next().await {
-        match change.map_err(said("watch"))? {
+        match change.map_err(failure("watch"))? {
             WatchEvent::Added(now) | WatchEvent::Modified(now) => {
                 if let Some(outcome) = outcome(&now) {
                     return Ok(outcome);
@@ -133,13 +132,13 @@ async fn ask(
     Ok(None)
 }
 
-/// Whether this cluster does not let us: it may be of a kind that has no such requests.
+/// Whether this cluster does not allow or does not know such requests.
 fn is_forbidden(error: &Error) -> bool {
     matches!(error, Error::Api(_, error)
         if matches!(&**error, kube::Error::Api(status) if [403, 404].contains(&status.code)))
 }
 
-/// What has come of it, once something has.
+/// The outcome of a request, once there is one.
 fn outcome(request: &CertificateSigningRequest) -> Option<Option<Vec<u8>>> {
     if has(request, "Denied") || has(request, "Failed") {
         return Some(None);
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_come_of_it_before_there_is_a_certificate() {
+    fn a_request_without_a_certificate_is_pending() {
         let approved = json!({ "conditions": [condition("Approved", "True")] });
         for status in [Value::Null, json!({}), approved, json!({ "certificate": "" })] {
             assert_eq!(outcome(&request(&status)), None, "{status}");
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_is_given() {
+    fn a_signed_certificate_is_returned() {
         // "PEM", in base64.
         let signed =
             json!({ "certificate": "UEVN", "conditions": [condition("Approved", "True")] });
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_signer_denies_or_fails_there_is_none() {
+    fn a_denied_or_failed_request_gives_no_certificate() {
         for kind in ["Denied", "Failed"] {
             let conditions = [condition("Approved", "True"), condition(kind, "True")];
             for certificate in [Value::Null, json!("UEVN")] {
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_may_not_be_asked_or_is_not_known_that_is_no_failure() {
+    fn a_forbidden_or_unknown_signer_is_no_failure() {
         let answered = |code| {
             let status = json!({ "code": code });
             let status: Status = serde_json::from_value(status).unwrap();

@@ -1,10 +1,10 @@
-//! What other clusters ask to have signed, and whether they have the key to it.
+//! Checks signing requests of other clusters, including their signatures.
 
 use rcgen::CertificateSigningRequestParams;
-use tombolo_core::identity::{Subject, Unacceptable, requested};
+use tombolo_core::identity::{InvalidSigningRequest, Subject, requested};
 
-/// Whom the request is for, if there is nothing wrong with it.
-pub(super) fn check(pem: &str) -> Result<Subject, Unacceptable> {
+/// The subject of a valid request.
+pub(super) fn check(pem: &str) -> Result<Subject, InvalidSigningRequest> {
     requested(pem, |der| CertificateSigningRequestParams::from_der(&der.into()).is_ok())
 }
 
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_a_cluster_is_taken() {
+    fn a_request_for_a_cluster_is_accepted() {
         assert_eq!(check(&pem(&good())).unwrap().to_string(), "liqo:rome:7d2c");
         let key = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
         let request = good().serialize_request(&key).unwrap().pem().unwrap();
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_anybody_or_anything_else_is_not() {
+    fn a_request_for_another_subject_is_rejected() {
         use DnType::{CommonName as Cn, CountryName as C, OrganizationName as O};
         for parts in [
             vec![(Cn, "liqo:rome:7d2c")],
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_garbled_is_not_taken() {
+    fn a_corrupt_request_is_rejected() {
         let good = pem(&good());
         for text in ["", "PEM", &good.replace("REQUEST", "X"), &format!("{good}{good}")] {
             assert!(check(text).is_err(), "{text}");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_written_as_others_write_it() {
+    fn requests_of_other_implementations_are_accepted() {
         let rsa = include_str!("signing_request/rsa.pem");
         let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
         let p384 = good().serialize_request(&p384).unwrap().pem().unwrap();

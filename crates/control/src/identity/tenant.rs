@@ -1,4 +1,4 @@
-//! The namespace that holds what a peering needs: one for each peer, found by the peer's id.
+//! The tenant namespace with the objects of a peering: one for each peer, found by the peer's id.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ use tombolo_api::{
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
-    identity::{Users, record_name, tenant_namespaces},
+    identity::{TenantUsers, record_name, tenant_namespaces},
     peering::{Farewell, farewell},
     tenant::{self, id_of, peer_of},
     view::Request,
@@ -45,26 +45,26 @@ use crate::{
     context::Context,
 };
 
-/// How long the API server may take to heed what was made just now.
-const HEEDED_WITHIN: Duration = Duration::from_millis(200);
+/// Time until the API server applies a new RoleBinding.
+const RBAC_DELAY: Duration = Duration::from_millis(200);
 
-/// A peer's namespace.
+/// A peer's tenant namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenant {
     pub name: String,
-    /// Whether it was made just now, so that nothing can be in it.
+    /// Whether it was created just now and is empty.
     pub is_new: bool,
 }
 
-/// The peer's namespace, which is made if none was found.
-pub(crate) async fn place(
+/// The tenant namespace that was found, or a new one.
+pub(crate) async fn get_or_create(
     client: &Client,
     peer: &ClusterIdentity,
     found: Option<Arc<Namespace>>,
 ) -> Result<Tenant, Error> {
     let (namespace, is_new) = match found {
         Some(namespace) => (namespace, false),
-        None => make(client, peer).await?,
+        None => create(client, peer).await?,
     };
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
@@ -73,24 +73,24 @@ pub(crate) async fn place(
     Ok(Tenant { name, is_new })
 }
 
-/// Gives those of this cluster who work in the namespace the rights to do that.
-pub(crate) async fn equip(client: &Client, tenant: &Tenant) -> Result<(), Error> {
-    tokio::try_join!(equip_control(client, tenant), equip_kubelet(client, tenant)).map(drop)
+/// Binds the roles of this cluster's components in the namespace.
+pub(crate) async fn bind_roles(client: &Client, tenant: &Tenant) -> Result<(), Error> {
+    tokio::try_join!(bind_control(client, tenant), bind_kubelet(client, tenant)).map(drop)
 }
 
-/// The controllers, which make all that is in it.
-pub(super) async fn equip_control(client: &Client, tenant: &Tenant) -> Result<(), Error> {
+/// Binds the role of the controllers.
+pub(super) async fn bind_control(client: &Client, tenant: &Tenant) -> Result<(), Error> {
     bind(client, tenant, CONTROL_TENANT_ROLE, CONTROL_ACCOUNT).await
 }
 
-/// The virtual kubelets.
-pub(super) async fn equip_kubelet(client: &Client, tenant: &Tenant) -> Result<(), Error> {
+/// Binds the role of the virtual kubelets.
+pub(super) async fn bind_kubelet(client: &Client, tenant: &Tenant) -> Result<(), Error> {
     bind(client, tenant, KUBELET_TENANT_ROLE, KUBELET_ACCOUNT).await
 }
 
-/// Does what only a binding that was made just now allows: the API server hears of it a moment
-/// later, and says no until then.
-pub(crate) async fn once_allowed<T, Attempt>(attempt: impl Fn() -> Attempt) -> kube::Result<T>
+/// Retries a request that a new RoleBinding allows: the API server applies it a moment later, and
+/// answers 403 until then.
+pub(crate) async fn retry_forbidden<T, Attempt>(attempt: impl Fn() -> Attempt) -> kube::Result<T>
 where
     Attempt: Future<Output = kube::Result<T>>,
 {
@@ -98,9 +98,7 @@ where
     let mut pause = Duration::from_millis(2);
     loop {
         match attempt().await {
-            Err(kube::Error::Api(status))
-                if status.code == 403 && start.elapsed() < HEEDED_WITHIN =>
-            {
+            Err(kube::Error::Api(status)) if status.code == 403 && start.elapsed() < RBAC_DELAY => {
                 sleep(pause).await;
                 pause *= 2;
             }
@@ -109,7 +107,7 @@ where
     }
 }
 
-/// The peer's namespace, as it was a moment ago. Whoever makes it then finds it if it is there.
+/// The peer's tenant namespace from the watch. It may lag: creating it finds an existing one.
 pub(crate) async fn known(context: &Context, peer: &ClusterId) -> Option<Arc<Namespace>> {
     let namespaces = context.watches.of::<Namespace>();
     namespaces.filled().await;
@@ -119,16 +117,17 @@ pub(crate) async fn known(context: &Context, peer: &ClusterId) -> Option<Arc<Nam
     found.into_iter().next()
 }
 
-/// The peer's namespace. Takes some time: the API server makes sure that it has heard of everything.
+/// The peer's tenant namespace, by a consistent read.
 pub(crate) async fn find(client: &Client, peer: &ClusterId) -> Result<Option<Namespace>, Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
     let found = namespaces.list(&ListParams::default().labels(&tenant::selector(peer))).await;
-    let mut found = found.map_err(failed("find the tenant namespace"))?.items;
+    let mut found =
+        found.map_err(failed(format!("list the tenant namespaces of cluster {peer}")))?.items;
     found.sort_by_key(|namespace| namespace.metadata.deletion_timestamp.is_some());
     Ok(found.into_iter().next())
 }
 
-/// Deletes the peer's namespace, with all that is in it, unless somebody needs it.
+/// Deletes the peer's tenant namespace unless it is needed.
 pub(crate) async fn remove_unless_needed(
     client: &Client,
     namespace: &Namespace,
@@ -137,40 +136,48 @@ pub(crate) async fn remove_unless_needed(
 ) -> Result<(), Error> {
     let name = namespace.name_any();
     let entries = Api::<ForeignCluster>::all(client.clone());
-    let entries = entries.list(&Default::default()).await.map_err(failed("list the clusters"))?;
+    let entries =
+        entries.list(&Default::default()).await.map_err(failed("list ForeignClusters"))?;
     let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
     let record = records.get_metadata_opt(&record_name(peer)).await;
-    let record = record.map_err(failed("look for the cluster's own identity"))?;
+    let record =
+        record.map_err(failed(format!("read Secret {AUTH_NAMESPACE}/{}", record_name(peer))))?;
     let secrets = Api::<Secret>::namespaced(client.clone(), &name);
     let identity = secrets.get_metadata_opt(IDENTITY_SECRET).await;
-    // An entry that is not there any more may have noted at its end that the identity is kept.
+    // A deleted entry may have recorded that its identity is retained.
     let namespaces = Api::<Namespace>::all(client.clone());
-    let noted = namespaces.get_metadata_opt(&name).await.map_err(failed("read the namespace"))?;
-    let is_kept = |noted: &PartialObjectMeta<Namespace>| {
-        noted.annotations().contains_key(KEPT_UNTIL_ANNOTATION)
+    let current = namespaces.get_metadata_opt(&name).await;
+    let current = current.map_err(failed(format!("read Namespace {name}")))?;
+    let is_retained = |namespace: &PartialObjectMeta<Namespace>| {
+        namespace.annotations().contains_key(KEPT_UNTIL_ANNOTATION)
     };
-    let users = Users {
+    let users = TenantUsers {
         entries: entries.iter().filter(|entry| id_of(entry) == Some(peer)).collect(),
         record: record.as_ref().map(|record| &record.metadata),
-        identity: identity.map_err(failed("look for the identity there"))?.is_some(),
-        kept: noted.as_ref().is_some_and(is_kept),
+        identity: identity
+            .map_err(failed(format!("read Secret {name}/{IDENTITY_SECRET}")))?
+            .is_some(),
+        retained: current.as_ref().is_some_and(is_retained),
         peering: has_peering(client, &name, us).await?,
     };
-    if users.need_it() {
+    if users.need_namespace() {
         return Ok(());
     }
     let gone = writer::delete_if_same(&namespaces, &name, namespace.uid().as_deref()).await;
-    gone.map_err(failed(format!("delete the namespace {name}")))
+    gone.map_err(failed(format!("delete Namespace {name}")))
 }
 
-/// Whether anything of a peering is in the namespace. What was refused is none.
+/// Whether the namespace has objects of a peering. Refused requests do not count.
 pub(crate) async fn has_peering(
     client: &Client,
     namespace: &str,
     us: &ClusterName,
 ) -> Result<bool, Error> {
     let requests = Api::<ResourceRequest>::namespaced(client.clone(), namespace);
-    let requests = requests.list(&Default::default()).await.map_err(failed("list the requests"))?;
+    let requests = requests
+        .list(&Default::default())
+        .await
+        .map_err(failed(format!("list ResourceRequests in {namespace}")))?;
     let mut requests = requests.iter().map(Request::from_resource);
     Ok(requests.any(|request| farewell(&request, us) != Farewell::Leave)
         || has::<ResourceOffer>(client, namespace, "").await?
@@ -179,7 +186,7 @@ pub(crate) async fn has_peering(
         || has::<NamespaceMap>(client, namespace, "").await?)
 }
 
-/// Whether this cluster still has something of what the other one lends.
+/// Whether this cluster still uses resources of the other one.
 pub(crate) async fn has_borrowed(client: &Client, namespace: &str) -> Result<bool, Error> {
     Ok(has::<ResourceOffer>(client, namespace, REPLICATED_FROM_LABEL).await?
         || has::<NamespaceMap>(client, namespace, REPLICATE_TO_LABEL).await?)
@@ -192,20 +199,20 @@ where
 {
     let api = Api::<K>::namespaced(client.clone(), namespace);
     let found = api.list_metadata(&ListParams::default().labels(label).limit(1)).await;
-    let found = found.map_err(failed(format!("list what is in {namespace}")))?;
+    let found = found.map_err(failed(format!("list objects in {namespace}")))?;
     if let Some(object) = found.iter().next() {
-        debug!(namespace, kind = %K::kind(&()), name = object.name_any(), "still there");
+        debug!(namespace, kind = %K::kind(&()), name = object.name_any(), "object of the peering still exists");
     }
     Ok(!found.items.is_empty())
 }
 
-/// Makes one, by the first name for it that nobody else has. Says whether it was not there before.
-async fn make(client: &Client, peer: &ClusterIdentity) -> Result<(Arc<Namespace>, bool), Error> {
+/// Creates the namespace under the first free name. Returns whether it did not exist before.
+async fn create(client: &Client, peer: &ClusterIdentity) -> Result<(Arc<Namespace>, bool), Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let mut labels = BTreeMap::from(tenant::labels(&peer.cluster_id));
     labels.insert("app.kubernetes.io/part-of".to_owned(), "liqo".to_owned());
-    let called = |name: &str| Namespace {
+    let named = |name: &str| Namespace {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             labels: Some(labels.clone()),
@@ -215,28 +222,28 @@ async fn make(client: &Client, peer: &ClusterIdentity) -> Result<(Arc<Namespace>
     };
     let [first, second, last] = tenant_namespaces(peer);
     for name in [first, second] {
-        match namespaces.create(&params, &called(&name)).await {
+        match namespaces.create(&params, &named(&name)).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // It may be the peer's, made for the other direction just now.
+                // It may be the peer's, created just now for the other direction.
                 if let Some(namespace) = find(client, &peer.cluster_id).await? {
                     return Ok((Arc::new(namespace), false));
                 }
             }
-            made => return made_just_now(peer, &name, made),
+            result => return created(peer, &name, result),
         }
     }
-    let made = namespaces.create(&params, &called(&last)).await;
-    made_just_now(peer, &last, made)
+    let result = namespaces.create(&params, &named(&last)).await;
+    created(peer, &last, result)
 }
 
-fn made_just_now(
+fn created(
     peer: &ClusterIdentity,
     name: &str,
-    made: kube::Result<Namespace>,
+    result: kube::Result<Namespace>,
 ) -> Result<(Arc<Namespace>, bool), Error> {
-    let made = made.map_err(failed(format!("make the namespace {name}")))?;
-    info!(namespace = name, cluster = %peer.cluster_id, "made the tenant namespace");
-    Ok((Arc::new(made), true))
+    let namespace = result.map_err(failed(format!("create Namespace {name}")))?;
+    info!(namespace = name, cluster = %peer.cluster_id, "created the tenant namespace");
+    Ok((Arc::new(namespace), true))
 }
 
 async fn bind(

@@ -1,4 +1,4 @@
-//! The webhook's certificate: self-signed, kept in a Secret, so that all replicas have the same.
+//! The webhook's certificate: self-signed, and shared by all replicas in a Secret.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use rustls::{
 };
 use tombolo_api::names::{NAMESPACE, WEBHOOK_CERTIFICATE, WEBHOOK_SERVICE};
 
-/// What could not be done.
+/// The certificate can't be provided.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The Secret can't be read.
@@ -23,11 +23,11 @@ pub enum Error {
     /// The Secret can't be written.
     #[error("write the Secret")]
     Write(#[source] kube::Error),
-    /// No certificate can be made.
-    #[error("make a certificate")]
+    /// The certificate can't be generated.
+    #[error("generate a certificate")]
     Make(#[from] rcgen::Error),
     /// The certificate can't be used.
-    #[error("use the certificate: {0}; delete the Secret, and another one is made")]
+    #[error("use the certificate: {0}; delete the Secret to generate another one")]
     Use(String),
 }
 
@@ -40,7 +40,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// The one in a Secret, if it can be used.
+    /// The certificate in a Secret, if it can be used.
     pub fn of(secret: &Secret) -> Option<Self> {
         let text = |key| {
             let bytes = secret.data.as_ref()?.get(key)?;
@@ -50,7 +50,7 @@ impl Certificate {
         certificate.config().is_ok().then_some(certificate)
     }
 
-    /// The one that is stored or, if there is none that can be used, a new one, stored.
+    /// The stored certificate, or a new one if there is none that can be used.
     pub async fn get_or_make(secrets: &Api<Secret>) -> Result<Self, Error> {
         let have = secrets.get_opt(WEBHOOK_CERTIFICATE).await.map_err(Error::Read)?;
         if let Some(certificate) = have.as_ref().and_then(Self::of) {
@@ -70,7 +70,8 @@ impl Certificate {
             // Another replica was faster.
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 let theirs = secrets.get(WEBHOOK_CERTIFICATE).await.map_err(Error::Read)?;
-                Self::of(&theirs).ok_or_else(|| Error::Use("another replica made it".into()))
+                Self::of(&theirs)
+                    .ok_or_else(|| Error::Use("another replica has written an invalid one".into()))
             }
             Err(error) => Err(Error::Write(error)),
         }
@@ -103,9 +104,9 @@ impl Certificate {
         let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| unusable(&error))?;
-        // What is wrong with a key is not for logs.
+        // Details of a key must not be logged.
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())
-            .map_err(|_| Error::Use("its key is no private key in PEM".into()))?;
+            .map_err(|_| Error::Use("tls.key is not a private key in PEM".into()))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -118,7 +119,7 @@ impl Certificate {
     }
 }
 
-/// The certificate that is served with.
+/// The certificate in use.
 #[derive(Clone)]
 pub struct Serving {
     config: RustlsConfig,
@@ -126,18 +127,18 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// With this one.
+    /// Starts with this certificate.
     pub fn new(certificate: Certificate) -> Result<Self, Error> {
         let config = RustlsConfig::from_config(Arc::new(certificate.config()?));
         Ok(Self { config, certificate: Arc::new(Mutex::new(certificate)) })
     }
 
-    /// For the server: it follows.
+    /// The server's configuration, which is updated in place.
     pub fn config(&self) -> RustlsConfig {
         self.config.clone()
     }
 
-    /// With this one from now on.
+    /// Switches to this certificate.
     pub fn follow(&self, certificate: &Certificate) -> Result<(), Error> {
         let mut current = self.certificate.lock().unwrap_or_else(PoisonError::into_inner);
         if *current != *certificate {
@@ -153,14 +154,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_can_be_stored_read_and_used() {
+    fn a_generated_certificate_survives_a_round_trip() {
         let made = Certificate::make().unwrap();
         let read = Certificate::of(&made.secret()).unwrap();
         assert!(made == read && read.config().is_ok());
     }
 
     #[test]
-    fn what_can_not_be_used_counts_as_missing() {
+    fn an_unusable_certificate_is_treated_as_missing() {
         let mut made = Certificate::make().unwrap();
         made.key = "no key".into();
         assert!(Certificate::of(&made.secret()).is_none());

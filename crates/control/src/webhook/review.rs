@@ -1,4 +1,4 @@
-//! What the webhook answers about one pod.
+//! The response to the admission review of a pod.
 
 use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use k8s_openapi::api::core::v1::Pod;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tombolo_api::offloading::NamespaceOffloadingSpec;
 use tombolo_core::admission::{Amendment, amend};
 
-/// The answer about a pod in a namespace that is offloaded like this.
+/// The response for a pod in a namespace with this NamespaceOffloading.
 pub fn review(
     response: AdmissionResponse,
     pod: &Pod,
@@ -21,7 +21,7 @@ pub fn review(
     response.with_patch(patch).unwrap_or_else(|error| unpatched.deny(error))
 }
 
-/// Adds and never replaces more than it has to: the pod may have fields that we don't know of.
+/// Only adds fields: the pod may have fields that this version does not know.
 fn patch(pod: &Pod, amendment: &Amendment) -> Patch {
     let mut patch = Patch::default();
     let mut add = |path: &[&str], value: Value| {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_pod_gets_all_it_needs() {
+    fn a_plain_pod_gets_toleration_and_affinity() {
         assert_eq!(
             patched(&json!({ "containers": [] })),
             json!({
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pod_has_already_stays() {
+    fn existing_and_unknown_fields_are_preserved() {
         let other = json!({ "key": "a", "operator": "Exists" });
         assert_eq!(
             patched(&json!({

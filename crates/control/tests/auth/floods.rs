@@ -89,8 +89,8 @@ pub async fn who_overtakes_himself_keeps_nobody_waiting(milan: &Side) {
     for answer in join_all(all).await {
         let Answer { status, body, .. } = answer.expect("an answer");
         let expected = match status {
-            409 => "another request of this cluster has come since: try again",
-            503 => "an earlier request of this cluster is still in the way: try again",
+            409 => "a later request of this cluster has replaced this one: try again",
+            503 => "an earlier request of this cluster is still being processed: try again",
             _ => "",
         };
         assert!([409, 422, 503].contains(&status), "{status}: {body}");

@@ -109,7 +109,8 @@ async fn finds(rome: &Side, milan: &Side) {
 fn from_before() -> f64 {
     let text = metrics::text().expect("metrics");
     let mut lines = text.lines();
-    let line = lines
-        .find_map(|line| line.strip_prefix("tombolo_discovery_seconds_count{met=\"before\"} "));
+    let line = lines.find_map(|line| {
+        line.strip_prefix("tombolo_discovery_duration_seconds_count{identity=\"reused\"} ")
+    });
     line.map_or(0.0, |count| count.parse().expect("a number"))
 }

@@ -45,7 +45,7 @@ impl Logs {
 
     /// Tokens of service accounts all start in the same way.
     pub fn have_no_token(&self) {
-        assert!(self.have("handed over an identity"), "this is not the log");
+        assert!(self.have("delivered an identity"), "this is not the log");
         assert!(!self.have("eyJhbGciOi"), "a token is in the logs");
     }
 

@@ -15,7 +15,7 @@ use crate::{
 /// Milan gets another certificate while rome keeps to the first one that it was shown.
 pub async fn another_certificate_is_not_trusted_before_somebody_says_so(rome: &Side, milan: &Side) {
     let message = rome.says("milan", "Accepted").await;
-    assert!(message.contains("the certificate that it showed first"), "{message}");
+    assert!(message.contains("the certificate that it presented first"), "{message}");
     let first = pin(rome).await;
 
     milan.delete_in::<Secret>("liqo", "liqo-auth-cert").await;
@@ -32,7 +32,7 @@ pub async fn another_certificate_is_not_trusted_before_somebody_says_so(rome: &S
     let is_other = |reason: &Option<String>| reason.as_deref() == Some("OtherCertificate");
     eventually("another certificate is shown", asks_again, is_other).await;
     let message = rome.says("milan", "OtherCertificate").await;
-    for part in [first.as_str(), &second, "it showed first", "put the new fingerprint into"] {
+    for part in [first.as_str(), &second, "it presented first", "put the new fingerprint into"] {
         assert!(message.contains(part), "{part} is not in {message}");
     }
     assert_eq!(pin(rome).await, first, "it was replaced silently");
@@ -41,14 +41,14 @@ pub async fn another_certificate_is_not_trusted_before_somebody_says_so(rome: &S
     let clusters = rome.all::<ForeignCluster>();
     clusters.patch("milan", &PatchParams::default(), &spec).await.expect("changed");
     let message = rome.says("milan", "Accepted").await;
-    assert!(message.contains("that spec.fingerprint was set to"), "{message}");
+    assert!(message.contains("that a user has set in spec.fingerprint"), "{message}");
 }
 
 /// As discovery makes them.
 pub async fn who_said_it_is_told(rome: &Side, milan: &Side) {
     forget(rome, "milan").await;
     let fingerprint = milan.fingerprint().await;
-    for (by, text) in [("mDNS", "it announces in the local network"), ("DNS", "DNS names")] {
+    for (by, text) in [("mDNS", "it announces by mDNS"), ("DNS", "its TXT record names")] {
         let annotations = json!({ "discovery.liqo.io/pinned-by": format!("{by} {fingerprint}") });
         let spec = json!({ "authUrl": milan.url, "fingerprint": fingerprint });
         let entry = json!({ "metadata": { "annotations": annotations }, "spec": spec });
@@ -82,7 +82,7 @@ async fn nothing_is_sent_to_who_did_not_give_the_identity(rome: &Side, milan: &S
     let clusters = rome.all::<ForeignCluster>();
     clusters.patch("milan", &PatchParams::default(), &by_hand).await.expect("changed");
     let message = rome.says("milan", "Accepted").await;
-    assert!(message.contains("that spec.fingerprint was set to"), "{message}");
+    assert!(message.contains("that a user has set in spec.fingerprint"), "{message}");
     assert_eq!(rome.secret(TENANT, "liqo-identity", "fingerprint").await, shown);
 }
 

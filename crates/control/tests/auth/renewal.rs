@@ -104,7 +104,7 @@ pub async fn a_token_becomes_a_certificate_when_it_is_renewed(rome: &Side, milan
     stores(rome, &text).await;
     touch(rome, "milan").await;
     let message = rome.says("milan", "RenewalFailing").await;
-    for part in ["the identity counts until", "AuthUnreachable", nowhere] {
+    for part in ["the identity is valid until", "AuthUnreachable", nowhere] {
         assert!(message.contains(part), "{part} is not in {message}");
     }
     let status = rome.entry("milan").await.status.expect("a status");

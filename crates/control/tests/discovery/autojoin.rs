@@ -1,4 +1,4 @@
-//! That each cluster is to be joined, said while discovery runs.
+//! `autojoin` switched on and off while discovery runs.
 
 use jiff::Timestamp;
 use kube::{ResourceExt, api::PostParams};
@@ -7,7 +7,7 @@ use tombolo_api::discovery::ForeignCluster;
 
 use crate::side::{Side, seen};
 
-pub async fn is_switched(rome: &Side, milan: &Side, turin: &Side) {
+pub async fn can_be_switched(rome: &Side, milan: &Side, turin: &Side) {
     for side in [rome, milan, turin] {
         side.clear::<ForeignCluster>().await;
         side.none::<ForeignCluster>().await;
@@ -18,26 +18,26 @@ pub async fn is_switched(rome: &Side, milan: &Side, turin: &Side) {
     let at_turin = turin.start();
     rome.finds("milan").await;
     rome.finds("turin").await;
-    assert!(!rome.entry("milan").await.expect("it was found").spec.join);
+    assert!(!rome.entry("milan").await.expect("milan was discovered").spec.join);
 
-    // It is switched on: who was found before is joined, but not whom somebody has left.
+    // Switched on: clusters discovered earlier are joined, except those that a user has left.
     rome.join("turin", true).await;
     rome.join("turin", false).await;
     rome.configure(json!({ "ttlSeconds": 3, "autojoin": true })).await;
     rome.until::<ForeignCluster>("milan", |entry| entry.spec.join).await;
     assert!(!later(rome, "turin").await.spec.join);
 
-    // Nor is who was joined so, and is left then.
+    // A cluster that was joined so, and then left by a user, is not joined again.
     rome.join("milan", false).await;
     assert!(!later(rome, "milan").await.spec.join);
 
-    // It is switched off: who is joined stays so.
+    // Switched off: joined clusters stay joined.
     rome.join("milan", true).await;
     rome.configure(json!({ "ttlSeconds": 3 })).await;
     assert!(later(rome, "milan").await.spec.join);
 
-    // Whom nothing but the settings has joined, and who never was, goes when it is seen no more; with
-    // whom somebody wants a peering stays.
+    // An entry that only `autojoin` has joined, without a peering so far, expires; one with which a
+    // user wants a peering stays.
     rome.configure(json!({ "ttlSeconds": 3, "autojoin": true })).await;
     rome.clear::<ForeignCluster>().await;
     rome.until::<ForeignCluster>("milan", |entry| entry.spec.join).await;
@@ -48,10 +48,10 @@ pub async fn is_switched(rome: &Side, milan: &Side, turin: &Side) {
     assert!(later(rome, "milan").await.spec.join);
     at_milan.stop();
     rome.forgets("milan").await;
-    assert!(rome.entry("turin").await.is_some(), "somebody wants a peering");
+    assert!(rome.entry("turin").await.is_some(), "a user wants a peering");
 
-    // Who has asked for a peering before it was seen is joined as well.
-    asks(rome, milan).await;
+    // A cluster that has requested a peering before its first announcement is joined as well.
+    creates_incoming_entry(rome, milan).await;
     let at_milan = milan.start();
     let is_joined = |entry: &ForeignCluster| {
         entry.spec.join && entry.labels()["discovery.liqo.io/discovery-type"] == "LAN"
@@ -61,8 +61,8 @@ pub async fn is_switched(rome: &Side, milan: &Side, turin: &Side) {
     at_rome.stop();
 }
 
-/// What the controllers make of a request.
-async fn asks(rome: &Side, milan: &Side) {
+/// The entry that the controllers make for a request.
+async fn creates_incoming_entry(rome: &Side, milan: &Side) {
     let entry = json!({
         "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster",
@@ -77,10 +77,10 @@ async fn asks(rome: &Side, milan: &Side) {
     let entry = serde_json::from_value(entry).expect("an entry");
     let manager = Some("liqo-control/foreign_cluster".to_owned());
     let params = PostParams { field_manager: manager, ..PostParams::default() };
-    rome.all::<ForeignCluster>().create(&params, &entry).await.expect("it is made");
+    rome.all::<ForeignCluster>().create(&params, &entry).await.expect("the entry is created");
 }
 
-/// The entry, once the cluster has been seen several times more.
+/// The entry after several more announcements.
 async fn later(side: &Side, name: &str) -> ForeignCluster {
     let now = Timestamp::now();
     let is_later = |entry: &ForeignCluster| seen(entry).duration_since(now).as_secs() > 3;

@@ -2,15 +2,15 @@
 
 use std::process::Command;
 
-/// It goes when this is dropped.
+/// Removed on drop.
 pub struct Lan {
     namespace: String,
     name: &'static str,
 }
 
 impl Lan {
-    /// Joins an interface in one network namespace to one in another, or in the same.
-    pub fn join(
+    /// Connects two network namespaces, or one with itself, by a veth pair.
+    pub fn connect(
         (namespace, name): (&str, &'static str),
         (far, peer): (&str, &'static str),
     ) -> Self {
@@ -24,12 +24,12 @@ impl Lan {
 impl Drop for Lan {
     fn drop(&mut self) {
         let (namespace, name) = (&self.namespace, self.name);
-        // With a namespace its interfaces go, too.
+        // Fails if the namespace is gone, and its interfaces with it.
         let _ = Command::new("ip").args(["-n", namespace, "link", "del", name]).status();
     }
 }
 
-/// Gives an interface an address, or takes it away.
+/// Adds an address to an interface, or removes it.
 pub fn address(namespace: &str, verb: &str, address: &str, interface: &str) {
     let nodad = if address.contains(':') { " nodad" } else { "" };
     ip(&format!("-n {namespace} addr {verb} {address} dev {interface}{nodad}"));

@@ -22,32 +22,32 @@ pub async fn are_followed(rome: &Side, milan: &Side) {
     finds_at(rome, milan, &node).await;
     milan.finds("rome").await;
 
-    // On an interface that is not there they do not meet.
+    // On an interface that does not exist they do not discover each other.
     for side in [rome, milan] {
         side.configure(json!({ "ttlSeconds": 3, "interfaces": ["lan0"] })).await;
     }
     rome.forgets("milan").await;
     milan.forgets("rome").await;
 
-    // When it comes they do, and they follow its addresses.
-    let lan = Lan::join((one, "lan0"), (other, "lan0"));
+    // Once it exists they do, and they follow its addresses.
+    let lan = Lan::connect((one, "lan0"), (other, "lan0"));
     address(one, "add", "198.51.100.1/24", "lan0");
     address(other, "add", "198.51.100.2/24", "lan0");
     finds_at(rome, milan, "198.51.100.2").await;
     finds_at(milan, rome, "198.51.100.1").await;
     address(other, "add", "198.51.100.3/24", "lan0");
     address(other, "del", "198.51.100.2/24", "lan0");
-    // The first took the second with it.
+    // Deleting the primary address has deleted the secondary one.
     address(other, "replace", "198.51.100.3/24", "lan0");
     finds_at(rome, milan, "198.51.100.3").await;
     drop(lan);
     rome.forgets("milan").await;
     milan.forgets("rome").await;
 
-    // Without a choice they speak on all: milan is reached in a network that rome is in, by the
-    // address that it has there, and nobody finds itself though it hears itself.
-    let lan = Lan::join((one, "lan0"), (other, "lan0"));
-    let circle = Lan::join((one, "lan1"), (one, "lan2"));
+    // Without configured interfaces all are used. Milan is reached at its address in a network that
+    // rome is in, and rome ignores its own announcements, although it receives them.
+    let lan = Lan::connect((one, "lan0"), (other, "lan0"));
+    let circle = Lan::connect((one, "lan1"), (one, "lan2"));
     address(one, "add", "192.0.2.1/24", "lan0");
     address(other, "add", "192.0.2.2/24", "lan0");
     address(one, "add", "203.0.113.1/24", "lan1");
@@ -59,7 +59,7 @@ pub async fn are_followed(rome: &Side, milan: &Side) {
     finds_at(rome, milan, &node).await;
     assert!(rome.entry("rome").await.is_none());
 
-    // The one network goes: they meet in the other.
+    // One network is gone: they discover each other in the other.
     for side in [rome, milan] {
         side.configure(json!({ "ttlSeconds": 3, "interfaces": ["lan0", "lan1", "lan2"] })).await;
     }
@@ -71,8 +71,8 @@ pub async fn are_followed(rome: &Side, milan: &Side) {
     at_rome.stop();
 }
 
-/// Between two clusters there is nothing but IPv6.
-pub async fn may_be_of_ipv6(rome: &Side, milan: &Side) {
+/// Only IPv6 between the clusters.
+pub async fn may_be_ipv6_only(rome: &Side, milan: &Side) {
     for side in [rome, milan] {
         side.clear::<ForeignCluster>().await;
         side.none::<ForeignCluster>().await;
@@ -80,7 +80,7 @@ pub async fn may_be_of_ipv6(rome: &Side, milan: &Side) {
     }
     let one = &rome.cluster.node(1).network_namespace()[..];
     let other = &milan.cluster.node(1).network_namespace()[..];
-    let lan = Lan::join((one, "lan0"), (other, "lan0"));
+    let lan = Lan::connect((one, "lan0"), (other, "lan0"));
     address(one, "add", "2001:db8:6::1/64", "lan0");
     address(other, "add", "2001:db8:6::2/64", "lan0");
     let at_rome = rome.start();
@@ -93,7 +93,7 @@ pub async fn may_be_of_ipv6(rome: &Side, milan: &Side) {
     drop(lan);
 }
 
-/// Waits until the auth service of a cluster that was found is at this address.
+/// Waits until the entry of `other` has this address.
 async fn finds_at(side: &Side, other: &Side, address: &str) {
     let url = format!("https://{address}:{}", other.port().await);
     let name = other.settings.cluster_name.as_str();

@@ -31,7 +31,7 @@ impl Side {
         side
     }
 
-    /// The auth service shows it, as the controllers say.
+    /// Annotates the Service of the auth service, like the controllers.
     pub async fn has_certificate(&self, fingerprint: &str) {
         let service = json!({
             "metadata": { "annotations": { "discovery.liqo.io/fingerprint": fingerprint } },
@@ -70,7 +70,7 @@ impl Side {
     }
 }
 
-/// When an entry was seen last.
+/// Time of the last update of an entry.
 pub fn seen(entry: &ForeignCluster) -> Timestamp {
     entry.annotations()["discovery.liqo.io/last-update-time"].parse().expect("a time")
 }

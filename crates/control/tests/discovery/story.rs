@@ -1,4 +1,4 @@
-//! Two clusters, and a third.
+//! The life of an entry: discovery, refresh, expiry, groups and settings.
 
 use std::time::Instant;
 
@@ -11,19 +11,19 @@ use tombolo_testbed::eventually;
 
 use crate::side::{Side, seen};
 
-pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
+pub async fn runs(rome: &Side, milan: &Side, turin: &Side) {
     for side in [rome, milan, turin] {
         side.configure(json!({ "ttlSeconds": 3 })).await;
     }
 
-    // They find each other, and nobody itself.
+    // They discover each other, and not themselves.
     let at_rome = rome.start();
     let start = Instant::now();
     let at_milan = milan.start();
     rome.finds("milan").await;
-    println!("found {} ms after its start", start.elapsed().as_millis());
+    println!("discovered {} ms after its start", start.elapsed().as_millis());
     milan.finds("rome").await;
-    let entry = rome.entry("milan").await.expect("it was found");
+    let entry = rome.entry("milan").await.expect("milan was discovered");
     let port = milan.port().await;
     assert_eq!(entry.spec.auth_url, format!("https://{}:{port}", milan.cluster.node(1).address()));
     assert_eq!(entry.spec.ttl, Some(3));
@@ -32,7 +32,7 @@ pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
     assert_eq!(entry.labels()["discovery.liqo.io/discovery-type"], "LAN");
     assert!(rome.entry("rome").await.is_none() && milan.entry("milan").await.is_none());
 
-    // It gets another certificate, and says so.
+    // Milan announces another certificate.
     milan.has_certificate(&"1f".repeat(32)).await;
     let followed = |entry: &ForeignCluster| {
         let pin = entry.spec.fingerprint.map(|pin| pin.to_string());
@@ -40,17 +40,17 @@ pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
     };
     rome.until::<ForeignCluster>("milan", followed).await;
 
-    // A live entry stays, and is seen anew again and again; what people set in it stays too.
+    // An announced entry is refreshed; fields that users set in it stay.
     let (uid, first) = (entry.uid(), seen(&entry));
     rome.join("milan", true).await;
     let later = async || rome.entry("milan").await.map(|entry| seen(&entry));
-    eventually("it is seen anew", later, |time| time.as_ref().is_some_and(|time| *time > first))
+    eventually("it is refreshed", later, |time| time.as_ref().is_some_and(|time| *time > first))
         .await;
     let entry = rome.entry("milan").await.expect("it is there");
     assert!(entry.uid() == uid && entry.spec.join);
 
-    // Milan goes, and turin later: once turin has expired, so would have milan. Whom rome peers
-    // with stays; without a peering the entry goes.
+    // Milan stops, and turin later: once turin has expired, milan would have, too. An entry with a
+    // peering stays; without one it expires.
     let at_turin = turin.start();
     rome.finds("turin").await;
     at_milan.stop();
@@ -61,7 +61,7 @@ pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
     let is_later = |times: &Option<(Timestamp, Timestamp)>| {
         times.is_some_and(|(milan, turin)| turin.duration_since(milan).as_millis() > 500)
     };
-    eventually("turin is seen later than milan", last_seen, is_later).await;
+    eventually("turin is refreshed later than milan", last_seen, is_later).await;
     at_turin.stop();
     rome.forgets("turin").await;
     assert!(rome.entry("milan").await.is_some(), "there is a peering");
@@ -72,8 +72,8 @@ pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
         side.none::<ForeignCluster>().await;
     }
 
-    // In different groups they do not find each other. That turin finds milan says that milan can be
-    // heard; what rome hears of turin later says that it has listened.
+    // Clusters of different groups ignore each other. Turin discovers milan, so milan is announced;
+    // rome discovers turin later, so rome receives.
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus" })).await;
     turin.configure(json!({ "ttlSeconds": 3, "group": "campus" })).await;
     let at_milan = milan.start();
@@ -86,25 +86,25 @@ pub async fn is_told(rome: &Side, milan: &Side, turin: &Side) {
     assert!(rome.entry("milan").await.is_none() && milan.entry("rome").await.is_none());
     at_turin.stop();
 
-    // In the same one they do.
+    // Clusters of the same group discover each other.
     rome.configure(json!({ "ttlSeconds": 3, "group": "campus" })).await;
     rome.finds("milan").await;
     milan.finds("rome").await;
 
-    // It says for how long that holds.
+    // A new TTL is announced.
     milan.configure(json!({ "ttlSeconds": 4, "group": "campus" })).await;
     rome.until::<ForeignCluster>("milan", |entry| entry.spec.ttl == Some(4)).await;
 
-    // Milan hides.
+    // Milan no longer announces itself.
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus", "advertise": false })).await;
     rome.forgets("milan").await;
     assert!(milan.entry("rome").await.is_some());
 
-    // Who looks for nobody any more forgets whom it has found, although they are still there.
+    // With discovery disabled, milan forgets its entries although rome is still announced.
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus", "enabled": false })).await;
     milan.forgets("rome").await;
 
-    // It does both again.
+    // Both are switched on again.
     milan.configure(json!({ "ttlSeconds": 3, "group": "campus" })).await;
     rome.finds("milan").await;
     milan.finds("rome").await;

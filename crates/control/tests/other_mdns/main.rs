@@ -1,4 +1,4 @@
-//! Another implementation of mDNS sees us, and what it publishes is discovered.
+//! Another mDNS implementation receives our announcements, and we receive its.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ use other::Other;
 use side::{Side, seen};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_see_us_and_we_see_them() {
+async fn discovery_works_with_another_mdns_implementation() {
     let bed = Testbed::builder("other-mdns")
         .cluster(ClusterSpec::new("rome").control_plane_only())
         .start()
@@ -31,12 +31,12 @@ async fn others_see_us_and_we_see_them() {
     rome.configure(json!({ "ttlSeconds": 3 })).await;
     let node = rome.cluster.node(1).network_namespace();
     let elsewhere = Namespace::new();
-    let _lan = Lan::join((&node, "lan0"), (elsewhere.name(), "lan0"));
+    let _lan = Lan::connect((&node, "lan0"), (elsewhere.name(), "lan0"));
     address(&node, "add", "198.51.100.1/24", "lan0");
     address(&node, "add", "2001:db8:7::1/64", "lan0");
     address(elsewhere.name(), "add", "198.51.100.2/24", "lan0");
 
-    // What it has published before, and does not say again, is asked for.
+    // What it has published earlier, and does not repeat, is queried.
     let mut other = Other::start(elsewhere.name(), "198.51.100.2");
     let lasting = json!({ "name": "padua", "ttl": "600" });
     other.publish("padua-id", &["198.51.100.2"], &lasting);
@@ -44,7 +44,7 @@ async fn others_see_us_and_we_see_them() {
     let running = rome.start();
     rome.finds("padua").await;
 
-    // It sees us: there with the address that we have in that network.
+    // It receives our announcement, with our address in that network.
     let said = heard(&other, "id-of-rome", Value::is_object).await;
     assert_eq!(said["server"], "id-of-rome.local.");
     assert_eq!(said["port"], rome.port().await);
@@ -54,12 +54,12 @@ async fn others_see_us_and_we_see_them() {
     assert_eq!(properties["fingerprint"], "0f".repeat(32));
     assert_eq!(properties["ttl"], "3");
 
-    // It is said again and again that we are there.
+    // Our announcement is repeated.
     let times = |said: &Value| said["properties"]["times"].as_str()?.parse::<u32>().ok();
-    let first = times(&said).expect("how often it was said");
+    let first = times(&said).expect("the number of announcements");
     heard(&other, "id-of-rome", |said| times(said).is_some_and(|times| times > first + 1)).await;
 
-    // What it publishes is found, as far as we understand it and can go there.
+    // Its announcements are discovered if they are valid and reachable.
     let says = |name: &str| json!({ "name": name, "ttl": "3", "colour": "blue" });
     let later = json!({ "name": "trieste", "version": "2" });
     other.publish("trieste-id", &["198.51.100.2"], &later);
@@ -69,18 +69,18 @@ async fn others_see_us_and_we_see_them() {
     other.publish("venice-id", &["192.0.2.2", "198.51.100.2"], &says("venice"));
     rome.finds("venice").await;
     rome.finds("verona").await;
-    let venice = rome.entry("venice").await.expect("it was found");
+    let venice = rome.entry("venice").await.expect("it was discovered");
     assert_eq!(venice.spec.auth_url, "https://198.51.100.2:31443");
     assert_eq!(venice.spec.ttl, Some(3));
     assert_eq!(venice.labels()["discovery.liqo.io/discovery-type"], "LAN");
-    let verona = rome.entry("verona").await.expect("it was found");
+    let verona = rome.entry("verona").await.expect("it was discovered");
     assert_eq!(verona.spec.auth_url, "https://[2001:db8:7::2]:31443");
     for name in ["trieste", "vicenza", "nowhere", "rome"] {
         assert!(rome.entry(name).await.is_none(), "{name}");
     }
 
-    // It says nothing more of itself, but it answers: the entry stays. It does not name its certificate,
-    // so that the controllers have pinned the first one that it has shown.
+    // It announces nothing more, but answers queries: the entry stays. It announces no certificate,
+    // so the controllers have pinned the one presented first.
     let shown = "0f".repeat(32);
     let pinned = json!({
         "metadata": { "annotations": {
@@ -95,29 +95,29 @@ async fn others_see_us_and_we_see_them() {
     let venice = rome.until::<ForeignCluster>("venice", later).await;
     assert_eq!(venice.uid(), uid);
 
-    // Goodbye, and goodbye.
+    // Goodbyes in both directions.
     other.withdraw("venice-id");
     rome.forgets("venice").await;
     assert!(rome.entry("verona").await.is_some());
     assert_eq!(neighbours(), 2, "padua and verona");
     other.withdraw("padua-id");
-    eventually("it is heard at once", async || neighbours(), |count| *count == 1).await;
-    assert!(rome.entry("padua").await.is_some(), "what it has said holds for ten minutes");
+    eventually("the goodbye is received at once", async || neighbours(), |count| *count == 1).await;
+    assert!(rome.entry("padua").await.is_some(), "its TTL is ten minutes");
     running.stop();
     heard(&other, "id-of-rome", Value::is_null).await;
 }
 
-/// How many clusters are announced, as Prometheus is told.
+/// The number of announced clusters, from the metrics.
 fn neighbours() -> u32 {
     let text = metrics::text().expect("metrics");
     let mut lines = text.lines();
-    let count = lines.find_map(|line| line.strip_prefix("tombolo_discovery_neighbours "));
+    let count = lines.find_map(|line| line.strip_prefix("tombolo_discovery_announced_clusters "));
     count.expect("the metric").parse().expect("a number")
 }
 
 async fn heard(other: &Other, instance: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     let ask = async || other.heard(instance);
-    let what = format!("{instance} is heard as wanted");
+    let what = format!("the expected announcement of {instance}");
     let said = eventually(&what, ask, |said| said.as_ref().is_some_and(&is_it)).await;
-    said.expect("it was heard")
+    said.expect("an announcement")
 }

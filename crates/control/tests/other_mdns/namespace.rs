@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::lan::ip;
 
-/// It goes when this is dropped.
+/// Removed on drop.
 pub struct Namespace(String);
 
 impl Namespace {

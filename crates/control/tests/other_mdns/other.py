@@ -1,9 +1,9 @@
-"""Somebody else in the local network, who speaks mDNS by python-zeroconf.
+"""An mDNS responder and browser by python-zeroconf.
 
-Arguments: the service, and the own address to speak at. Each line read is a JSON object,
+Arguments: the service, and the address to use. Each line read is a JSON object,
 {"publish": {name, port, addresses, properties}} or {"withdraw": name}; each line written is what
-was heard under a name, or null when it has gone. That all has been said of what is published is
-written under its name with "published-" before it.
+was received under a name, or null after a goodbye. When a publication is complete, true is
+written under its name with the prefix "published-".
 """
 
 import functools

@@ -1,4 +1,4 @@
-//! Somebody else in a local network, who speaks mDNS by python-zeroconf, from Debian.
+//! An mDNS responder by python-zeroconf, from Debian.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use tombolo_testbed::unpack_packages;
 
-/// With the Python that it is for, and of what that needs what not every Debian has.
+/// python-zeroconf with its Python, and the dependencies that not every Debian has.
 const PACKAGES: [&str; 8] = [
     "libexpat1",
     "libffi8",
@@ -25,7 +25,7 @@ const PACKAGES: [&str; 8] = [
 
 const SERVICE: &str = "_liqo_auth._tcp.local.";
 
-/// It ends with this.
+/// Stopped on drop.
 pub struct Other {
     process: Child,
     heard: Arc<Mutex<BTreeMap<String, Value>>>,
@@ -37,7 +37,7 @@ impl Other {
         let programs = unpack_packages("zeroconf", "1", &PACKAGES).expect("Debian has it");
         let (home, usr) = (programs.join("usr"), programs.display());
         let libraries = ["usr/lib", "lib"].map(|dir| format!("{usr}/{dir}/x86_64-linux-gnu"));
-        // The namespace is entered first: what is set for Python is not for ip.
+        // The namespace is entered first: the environment is for Python, not for `ip`.
         let mut process = Command::new("ip")
             .args(["netns", "exec", namespace, "env"])
             .arg(format!("LD_LIBRARY_PATH={}", libraries.join(":")))
@@ -62,7 +62,7 @@ impl Other {
         Self { process, heard }
     }
 
-    /// What it has heard last of an instance: null if that was a goodbye.
+    /// The last announcement of an instance: null after a goodbye.
     pub fn heard(&self, instance: &str) -> Option<Value> {
         self.heard.lock().expect("notes").get(&format!("{instance}.{SERVICE}")).cloned()
     }

@@ -1,5 +1,5 @@
-//! What a domain lists in a real DNS server becomes ForeignClusters of that domain, follows what
-//! the server says, and goes when it says no more, but never before the TTL is over.
+//! The clusters that a domain lists in a real DNS server become ForeignClusters of that domain.
+//! They follow the records, and expire after the last answer, never before their TTL.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -38,8 +38,8 @@ auth.campus-1 A 192.0.2.1
 auth.campus-6 AAAA 2001:db8::6
 ";
 
-/// Turin is gone. One does not say who it is, one is incomplete, two are known already, one is
-/// this very cluster.
+/// Turin is gone. One has no TXT record, one is incomplete, two have an entry already, one is this
+/// cluster itself.
 const OTHERS: &str = "
 clusters PTR campus-1.clusters
 clusters PTR campus-2.clusters
@@ -83,7 +83,7 @@ async fn a_domain_is_followed() {
 }
 
 async fn found(rome: &Side, dns: &mut DnsServer) {
-    // Only the TTL makes it search again.
+    // Only the TTL triggers another search.
     configure(rome, 3600).await;
     dns.serve(2, TWO);
     let spec = json!({ "domain": "clusters.example.com.", "autojoin": true });
@@ -100,20 +100,20 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
     assert_eq!((&owner.kind[..], Some(&owner.uid)), ("SearchDomain", domain.uid().as_ref()));
     let turin = rome.until::<ForeignCluster>("turin", |_| true).await;
     assert_eq!(turin.spec.auth_url, "https://auth.campus-6.example.com:31200");
-    let message = says(rome, "Found").await;
+    let message = condition_message(rome, "Found").await;
     assert!(message.contains("127.0.0.1:5300") && message.contains("clusters.example.com."));
     assert_eq!(listed(rome).await, ["milan", "turin"]);
 
-    // A live entry stays, and is seen anew again and again; what people set in it stays too.
+    // A listed entry is refreshed; fields that users set in it stay.
     let (uid, first) = (milan.uid(), seen(&milan));
     rome.join("milan", false).await;
     let milan = rome.until::<ForeignCluster>("milan", |milan| seen(milan) > first).await;
     assert!(milan.uid() == uid && !milan.spec.join);
 
-    // Others come; turin goes, which was to be joined only because each is, and never was. The stronger
-    // way to find a cluster wins, and whether to peer is decided by then.
-    known(rome, "naples", "LAN").await;
-    known(rome, "genoa", "Manual").await;
+    // Others are listed. Turin expires, because only `autojoin` wanted a peering that never came
+    // about. The stronger kind of discovery wins, and `autojoin` applies first.
+    create_entry(rome, "naples", "LAN").await;
+    create_entry(rome, "genoa", "Manual").await;
     dns.serve(2, OTHERS);
     let nameless = rome.until::<ForeignCluster>("campus-2", |_| true).await;
     assert!(nameless.spec.cluster_identity.is_none() && nameless.spec.join);
@@ -121,8 +121,8 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
     let is_taken_over = |naples: &ForeignCluster| naples.owner_references().len() == 1;
     let naples = rome.until::<ForeignCluster>("naples", is_taken_over).await;
     assert_eq!(naples.labels()["discovery.liqo.io/discovery-type"], "WAN");
-    assert!(naples.spec.join, "nobody has said that it is not to be joined");
-    let message = says(rome, "Incomplete").await;
+    assert!(naples.spec.join, "no user has set join");
+    let message = condition_message(rome, "Incomplete").await;
     assert!(message.contains("campus-3.clusters.example.com. has no SRV record"), "{message}");
     let genoa = rome.get::<ForeignCluster>("genoa").await.expect("it stays");
     assert_eq!(genoa.labels()["discovery.liqo.io/discovery-type"], "Manual");
@@ -131,7 +131,7 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
 
     lost(rome, dns).await;
 
-    // With the domain go its entries, and no others.
+    // The entries of the domain are deleted with it, and no others.
     dns.serve(60, ONE);
     rome.until::<ForeignCluster>("milan", |_| true).await;
     rome.delete::<SearchDomain>(DOMAIN).await;
@@ -142,7 +142,7 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
     running.stop();
 }
 
-/// A domain goes without its entries: another one takes them, or they go when their TTL is over.
+/// A domain is deleted without its entries: another one adopts them, or they expire with their TTL.
 async fn left_behind(rome: &Side, dns: &mut DnsServer) {
     let orphan = DeleteParams::orphan();
     let domains = rome.all::<SearchDomain>();
@@ -164,11 +164,11 @@ async fn left_behind(rome: &Side, dns: &mut DnsServer) {
     rome.until_gone::<ForeignCluster>("milan").await;
 }
 
-/// Whatever happens to the server, nothing goes before its TTL is over.
+/// Whatever happens to the server, no entry is deleted before its TTL expires.
 async fn lost(rome: &Side, dns: &mut DnsServer) {
     configure(rome, 1).await;
     type Loss = fn(&mut DnsServer);
-    // That nobody answers is known only after a while.
+    // Without an answer a search takes longer.
     let losses: [(&str, u32, Loss); 3] = [
         ("NoSuchDomain", 14, |dns| dns.serve(2, "")),
         ("ServerFailure", 14, DnsServer::lose_the_zone),
@@ -176,8 +176,8 @@ async fn lost(rome: &Side, dns: &mut DnsServer) {
     ];
     for (reason, ttl, lose) in losses {
         dns.serve(ttl, ONE);
-        says(rome, "Found").await;
-        // It was found again since that was written, and is found every second.
+        condition_message(rome, "Found").await;
+        // The entry is older than its last discovery, which happens every second.
         let is_found_again = |it: &ForeignCluster| {
             let age = Timestamp::now().duration_since(seen(it)).as_secs();
             it.spec.ttl == Some(ttl) && age >= 5
@@ -185,14 +185,14 @@ async fn lost(rome: &Side, dns: &mut DnsServer) {
         let milan = rome.until::<ForeignCluster>("milan", is_found_again).await;
         let found = Timestamp::now().as_second() - 2;
         lose(dns);
-        let message = says(rome, reason).await;
+        let message = condition_message(rome, reason).await;
         assert!(message.contains("127.0.0.1:5300") && message.contains("clusters.example.com."));
         let still = rome.get::<ForeignCluster>("milan").await;
-        let still = still.unwrap_or_else(|| panic!("{reason}: its TTL was not over"));
+        let still = still.unwrap_or_else(|| panic!("{reason}: its TTL had not expired"));
         assert_eq!(still.uid(), milan.uid());
         let expiry = found + i64::from(ttl);
         rome.until_gone::<ForeignCluster>("milan").await;
-        assert!(Timestamp::now().as_second() >= expiry, "{reason}: it went before its time");
+        assert!(Timestamp::now().as_second() >= expiry, "{reason}: it expired too early");
         let is_empty = |domain: &SearchDomain| {
             domain.status.as_ref().is_some_and(|status| status.foreign_clusters.is_empty())
         };
@@ -205,8 +205,8 @@ async fn configure(rome: &Side, period: u32) {
     rome.put::<ClusterConfig>("cluster", json!({ "spec": { "discovery": discovery } })).await;
 }
 
-/// A cluster that was found before, in this way.
-async fn known(rome: &Side, name: &str, kind: &str) {
+/// An entry of this kind.
+async fn create_entry(rome: &Side, name: &str, kind: &str) {
     let entry = json!({
         "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster",
@@ -223,8 +223,8 @@ async fn known(rome: &Side, name: &str, kind: &str) {
 }
 
 /// Waits until the condition of the domain has this reason, and returns its message.
-async fn says(rome: &Side, reason: &str) -> String {
-    let what = format!("the SearchDomain says {reason}");
+async fn condition_message(rome: &Side, reason: &str) -> String {
+    let what = format!("the SearchDomain has the reason {reason}");
     let ask = async || {
         let status = rome.get::<SearchDomain>(DOMAIN).await?.status?;
         let said = status.conditions.into_iter().find(|said| said.type_ == "Searched")?;

@@ -1,11 +1,10 @@
-//! Where other clusters reach the services of this one.
+//! The node address at which other clusters reach services of this one.
 
 use k8s_openapi::api::core::v1::Node;
 
 use crate::node::is_ready;
 
-/// The address of the node to name to others: of those that have one, the first by name that is
-/// ready and takes pods, or else the next best.
+/// The internal address of the best node: ready and schedulable nodes first, then by name.
 pub fn address(nodes: &[Node]) -> Option<&str> {
     let rank = |node: &Node| {
         let unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable);
@@ -40,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_up_is_named_first() {
+    fn a_ready_and_schedulable_node_comes_first() {
         let dead = node("rome-1", "Unknown", false, "10.0.0.1");
         let leaving = node("rome-2", "True", true, "10.0.0.2");
         let (third, fourth) =

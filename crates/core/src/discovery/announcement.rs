@@ -1,4 +1,4 @@
-//! What a cluster says about itself in the local network, and how it is read.
+//! The mDNS announcement of a cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,26 +12,26 @@ use tombolo_api::{
     names::FINGERPRINT_ANNOTATION,
 };
 
-use super::reach::{best_address, is_usable};
+use super::reachable::{best_address, is_usable};
 
 /// A cluster's announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// Who it is.
+    /// Id and name of the cluster.
     pub cluster: ClusterIdentity,
-    /// Where its auth service is.
+    /// Addresses of its auth service.
     pub addresses: BTreeSet<IpAddr>,
-    /// The port there.
+    /// Port of its auth service.
     pub port: u16,
-    /// Fingerprint of the certificate that the auth service shows.
+    /// Fingerprint of the auth service's certificate.
     pub fingerprint: Option<Fingerprint>,
-    /// The group of clusters that it belongs to.
+    /// Group of clusters that it belongs to.
     pub group: Option<String>,
-    /// Seconds for which this holds.
+    /// Validity in seconds.
     pub ttl: u32,
 }
 
-/// What is announced there is no cluster of ours.
+/// An invalid announcement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the announcement of {instance:?} has no valid {what}")]
 pub struct NotAnAnnouncement {
@@ -40,9 +40,9 @@ pub struct NotAnAnnouncement {
 }
 
 impl Announcement {
-    /// What a cluster says about itself: that the node port of its auth service is at these
-    /// addresses, as far as the service is of their families. Nothing, as long as there is no port,
-    /// address or certificate, or when it is not to be found.
+    /// The announcement of this cluster: the node port of its auth service at these addresses,
+    /// restricted to the address families of the Service. `None` without a port, an address or a
+    /// certificate, or if `advertise` is off.
     pub fn of(
         cluster: ClusterIdentity,
         addresses: impl IntoIterator<Item = IpAddr>,
@@ -69,7 +69,7 @@ impl Announcement {
         (config.advertise && !announcement.addresses.is_empty()).then_some(announcement)
     }
 
-    /// The properties that go into the TXT record.
+    /// The properties of the TXT record.
     pub fn properties(&self) -> Vec<(&'static str, String)> {
         let mut properties = vec![
             (VERSION, CURRENT.to_owned()),
@@ -81,8 +81,8 @@ impl Announcement {
         properties
     }
 
-    /// Reads what was heard: the full name of the instance, addresses and port, properties. What
-    /// this version does not know of them is left out; another version may mean something else.
+    /// Parses a received announcement. Unknown properties are ignored; another version is rejected,
+    /// because it may mean something else.
     pub fn read(
         full_name: &str,
         addresses: impl IntoIterator<Item = IpAddr>,
@@ -90,34 +90,34 @@ impl Announcement {
         properties: &BTreeMap<String, String>,
     ) -> Result<Self, NotAnAnnouncement> {
         let instance = full_name.split('.').next().unwrap_or_default();
-        let no = |what| NotAnAnnouncement { instance: instance.to_owned(), what };
+        let invalid = |what| NotAnAnnouncement { instance: instance.to_owned(), what };
         if properties.get(VERSION).is_some_and(|version| version != CURRENT) {
-            return Err(no("version (1)"));
+            return Err(invalid("version (1)"));
         }
-        let cluster_id: ClusterId = instance.parse().map_err(|_| no("cluster id"))?;
-        let name = properties.get(NAME).ok_or_else(|| no(NAME))?;
-        let cluster_name: ClusterName = name.parse().map_err(|_| no(NAME))?;
+        let cluster_id: ClusterId = instance.parse().map_err(|_| invalid("cluster id"))?;
+        let name = properties.get(NAME).ok_or_else(|| invalid(NAME))?;
+        let cluster_name: ClusterName = name.parse().map_err(|_| invalid(NAME))?;
         let fingerprint = match properties.get(FINGERPRINT) {
-            Some(text) => Some(text.parse().map_err(|_| no(FINGERPRINT))?),
+            Some(text) => Some(text.parse().map_err(|_| invalid(FINGERPRINT))?),
             None => None,
         };
         let addresses: BTreeSet<IpAddr> =
             addresses.into_iter().map(|it| it.to_canonical()).filter(|it| is_usable(*it)).collect();
         if addresses.is_empty() {
-            return Err(no("address"));
+            return Err(invalid("address"));
         }
         let ttl = properties.get(TTL).map_or(Ok(DEFAULT_TTL), |text| text.parse());
         Ok(Self {
             cluster: ClusterIdentity { cluster_id, cluster_name },
             addresses,
-            port: if port == 0 { return Err(no("port")) } else { port },
+            port: if port == 0 { return Err(invalid("port")) } else { port },
             fingerprint,
             group: properties.get(GROUP).filter(|group| !group.is_empty()).cloned(),
-            ttl: ttl.ok().filter(|ttl| *ttl > 0).ok_or_else(|| no(TTL))?.min(MAX_TTL),
+            ttl: ttl.ok().filter(|ttl| *ttl > 0).ok_or_else(|| invalid(TTL))?.min(MAX_TTL),
         })
     }
 
-    /// URL of the auth service, for who has these addresses, if it can be reached.
+    /// URL of the auth service as seen from a host with these addresses, if it is reachable.
     pub fn auth_url(&self, ours: &[IpNet]) -> Option<String> {
         Some(match best_address(&self.addresses, ours)? {
             IpAddr::V4(address) => format!("https://{address}:{}", self.port),
@@ -126,7 +126,7 @@ impl Announcement {
     }
 }
 
-/// The version of what is announced. It stays the same as long as what it means does.
+/// Version of the format. Compatible changes keep it.
 const CURRENT: &str = "1";
 
 const VERSION: &str = "version";
@@ -136,7 +136,7 @@ const FINGERPRINT: &str = "fingerprint";
 const GROUP: &str = "group";
 
 const DEFAULT_TTL: u32 = 90;
-/// A day. Anybody in the network can say anything, and would be remembered for as long.
+/// A day: anybody in the network can announce anything.
 const MAX_TTL: u32 = 24 * 60 * 60;
 
 #[cfg(test)]
@@ -157,19 +157,21 @@ mod tests {
         }
     }
 
-    fn heard(announcement: &Announcement) -> BTreeMap<String, String> {
+    fn properties(announcement: &Announcement) -> BTreeMap<String, String> {
         announcement.properties().into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
     const NAME_THERE: &str = "9f0f1f3e-9f2c._liqo_auth._tcp.local.";
 
     #[test]
-    fn an_announcement_is_read_as_it_is_made() {
+    fn an_announcement_survives_a_round_trip() {
         let milan = milan();
-        let read = Announcement::read(NAME_THERE, milan.addresses.clone(), 31200, &heard(&milan));
+        let read =
+            Announcement::read(NAME_THERE, milan.addresses.clone(), 31200, &properties(&milan));
         assert_eq!(read, Ok(milan.clone()));
         let plain = Announcement { fingerprint: None, group: None, ..milan };
-        let read = Announcement::read(NAME_THERE, plain.addresses.clone(), 31200, &heard(&plain));
+        let read =
+            Announcement::read(NAME_THERE, plain.addresses.clone(), 31200, &properties(&plain));
         assert_eq!(read, Ok(plain));
     }
 
@@ -186,40 +188,40 @@ mod tests {
             "spec": { "ports": [{ "port": 443, "nodePort": 31200 }] },
         }))
         .unwrap();
-        let says = |service: &Service, config: &DiscoveryConfig| {
+        let announces = |service: &Service, config: &DiscoveryConfig| {
             Announcement::of(milan.cluster.clone(), milan.addresses.clone(), service, config)
         };
-        assert_eq!(says(&service, &config), Some(milan.clone()));
+        assert_eq!(announces(&service, &config), Some(milan.clone()));
         let hidden = DiscoveryConfig { advertise: false, ..config.clone() };
-        assert_eq!(says(&service, &hidden), None);
+        assert_eq!(announces(&service, &hidden), None);
         service.spec.as_mut().unwrap().ip_families = Some(vec!["IPv6".to_owned()]);
-        assert_eq!(says(&service, &config), None, "nobody answers there");
+        assert_eq!(announces(&service, &config), None, "the Service has no IPv4 address");
         service.spec.as_mut().unwrap().ip_families = Some(vec!["IPv4".to_owned()]);
-        assert_eq!(says(&service, &config), Some(milan.clone()));
+        assert_eq!(announces(&service, &config), Some(milan.clone()));
         service.metadata.annotations = None;
-        assert_eq!(says(&service, &config), None);
+        assert_eq!(announces(&service, &config), None);
     }
 
     #[test]
-    fn what_a_later_version_adds_is_left_out_and_another_version_not_read() {
+    fn unknown_properties_are_ignored_and_other_versions_rejected() {
         let milan = milan();
-        let mut properties = heard(&milan);
+        let mut changed = properties(&milan);
         let read = |properties: &_| {
             Announcement::read(NAME_THERE, milan.addresses.clone(), 31200, properties)
         };
-        properties.insert("colour".to_owned(), "blue".to_owned());
-        assert_eq!(read(&properties), Ok(milan.clone()));
-        properties.remove("version");
-        assert_eq!(read(&properties), Ok(milan.clone()));
-        properties.insert("version".to_owned(), "2".to_owned());
-        assert!(read(&properties).unwrap_err().to_string().ends_with("version (1)"));
+        changed.insert("colour".to_owned(), "blue".to_owned());
+        assert_eq!(read(&changed), Ok(milan.clone()));
+        changed.remove("version");
+        assert_eq!(read(&changed), Ok(milan.clone()));
+        changed.insert("version".to_owned(), "2".to_owned());
+        assert!(read(&changed).unwrap_err().to_string().ends_with("version (1)"));
     }
 
     #[test]
-    fn nobody_is_believed_for_longer_than_a_day() {
+    fn the_ttl_is_limited_to_a_day() {
         let milan = milan();
         let read = |ttl: &str| {
-            let mut said = heard(&milan);
+            let mut said = properties(&milan);
             said.insert("ttl".to_owned(), ttl.to_owned());
             Announcement::read(NAME_THERE, milan.addresses.clone(), 31200, &said).map(|it| it.ttl)
         };
@@ -237,9 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_incomplete_or_wrong_is_refused() {
+    fn incomplete_or_invalid_announcements_are_rejected() {
         let (milan, address) = (milan(), Some("10.0.0.5".parse().unwrap()));
-        let good = heard(&milan);
+        let good = properties(&milan);
         let mut wrong = good.clone();
         wrong.insert("ttl".to_owned(), "0".to_owned());
         for (name, address, port, properties, what) in [

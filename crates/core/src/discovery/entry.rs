@@ -1,4 +1,5 @@
-//! The entries of the database of clusters: how one comes to be, who may change it, when it goes.
+//! ForeignClusters as entries of the list of known clusters: how an entry is made, what may change
+//! it, when it expires.
 
 use std::{borrow::Borrow, collections::BTreeMap};
 
@@ -12,14 +13,14 @@ use tombolo_api::{
 use super::pin::{PinnedBy, pin};
 use crate::{digest, tenant::id_of, view::Request};
 
-/// How an entry was discovered. One that does not say so was made by somebody.
+/// How an entry was discovered. Without a label, a user has created it.
 pub fn kind(entry: &ForeignCluster) -> DiscoveryType {
     let labels = entry.metadata.labels.as_ref();
     let label = labels.and_then(|labels| labels.get(DISCOVERY_TYPE_LABEL));
     label.and_then(|text| text.parse().ok()).unwrap_or(DiscoveryType::Manual)
 }
 
-/// Whether there is a peering with that cluster, or is to be one.
+/// Whether there is a peering with that cluster, or one is wanted.
 pub fn peered(entry: &ForeignCluster) -> bool {
     let status = entry.status.as_ref();
     let directions = status.map(|status| [&status.outgoing, &status.incoming]);
@@ -31,9 +32,9 @@ pub fn peered(entry: &ForeignCluster) -> bool {
     entry.spec.join || established
 }
 
-/// Whether a sighting of this kind may change an entry: one that was found in the same way, or in
-/// a weaker one. What somebody made is theirs.
-pub(super) fn gives_way(entry: &ForeignCluster, to: DiscoveryType) -> bool {
+/// Whether a discovery of this kind may change an entry: one of the same or a weaker kind. Manual
+/// entries belong to the user.
+pub(super) fn may_be_changed_by(entry: &ForeignCluster, to: DiscoveryType) -> bool {
     let strength = |kind| match kind {
         DiscoveryType::IncomingPeering => 0,
         DiscoveryType::Lan => 1,
@@ -47,31 +48,31 @@ pub(super) fn last_update(entry: &ForeignCluster) -> Option<Timestamp> {
     entry.metadata.annotations.as_ref()?.get(LAST_UPDATE_ANNOTATION)?.parse().ok()
 }
 
-/// Whether an entry says already what a sighting at that time has to say, and is recent: half of the
-/// TTL is left for the next writing, which need not be at once then.
-pub(super) fn says_already(
+/// Whether an entry has the same content as a discovery at that time and is recent: less than half
+/// of the TTL has passed, so it need not be written yet.
+pub(super) fn is_up_to_date(
     entry: &ForeignCluster,
-    sighted: &ForeignCluster,
+    discovered: &ForeignCluster,
     time: Timestamp,
 ) -> bool {
     let Some(last) = last_update(entry) else { return false };
     let age = time.duration_since(last);
     let ttl = |it: &ForeignCluster| SignedDuration::from_secs(it.spec.ttl.unwrap_or(0).into());
-    // What a DNS server has cached holds for less each time, but until the same time.
-    let less = ttl(entry) - ttl(sighted);
+    // The TTL of a cached DNS record counts down, but it expires at the same time.
+    let less = ttl(entry) - ttl(discovered);
     let is_cached = less.is_positive() && (age - less).abs() <= ROUNDED;
-    kind(entry) == kind(sighted)
-        && entry.spec.auth_url == sighted.spec.auth_url
+    kind(entry) == kind(discovered)
+        && entry.spec.auth_url == discovered.spec.auth_url
         && (less.is_zero() || is_cached)
-        // What is ahead was written by another clock.
+        // A time in the future was written by another clock.
         && (-ROUNDED..ttl(entry) / 2).contains(&age)
 }
 
-/// So far apart is what is the same, when times and TTLs are in whole seconds.
+/// Tolerance, as times and TTLs are in whole seconds.
 const ROUNDED: SignedDuration = SignedDuration::from_secs(2);
 
-/// The entry for a cluster that asked for a peering, was not refused and is not known. The namespace that the
-/// request is in says which cluster it comes from: that is all there is to believe.
+/// The entry for a cluster that has requested a peering, was not refused and has no entry. Only the
+/// namespace of the request proves which cluster it comes from.
 pub fn incoming(
     request: &Request<'_>,
     from: &ClusterId,
@@ -82,7 +83,7 @@ pub fn incoming(
             || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.auth_url
     });
     let refused = request.state == RequestState::Refused;
-    if !is_asked_by(request, from) || refused || is_known {
+    if !is_request_of(request, from) || refused || is_known {
         return None;
     }
     let name = object_name(request.cluster, known);
@@ -94,40 +95,40 @@ pub fn incoming(
     Some(entry)
 }
 
-/// The entry that is there because the cluster has asked before, and is to stand for this request.
-pub fn asked_again<'a>(
+/// The entry that was made for an earlier request of the cluster, and has to refer to this one.
+pub fn replaced_request<'a>(
     request: &Request<'_>,
     from: &ClusterId,
     known: &'a [impl Borrow<ForeignCluster>],
 ) -> Option<&'a ForeignCluster> {
     let known = known.iter().map(Borrow::borrow);
-    known.filter(|_| is_asked_by(request, from)).find(|entry| {
+    known.filter(|_| is_request_of(request, from)).find(|entry| {
         id_of(entry) == Some(from)
             && entry.metadata.deletion_timestamp.is_none()
             && request_of(entry).is_some_and(|uid| request.uid != Some(uid))
     })
 }
 
-/// Which request an entry is there for, if that is all it is there for: its UID.
+/// UID of the request that an entry was made for, if it exists for that reason only.
 pub(crate) fn request_of(entry: &ForeignCluster) -> Option<&str> {
     let annotation = entry.metadata.annotations.as_ref()?.get(REQUEST_ANNOTATION)?;
     (kind(entry) == DiscoveryType::IncomingPeering).then_some(annotation)
 }
 
-fn is_asked_by(request: &Request<'_>, from: &ClusterId) -> bool {
+fn is_request_of(request: &Request<'_>, from: &ClusterId) -> bool {
     request.cluster.cluster_id == *from
         && request.name == request.cluster.cluster_name.as_str()
         && !request.is_deleted
 }
 
-/// Whether an entry is there only because of a peering that is over. `asked` says whether a
-/// request of that cluster is there.
-pub fn is_over(entry: &ForeignCluster, asked: bool) -> bool {
-    kind(entry) == DiscoveryType::IncomingPeering && !asked && !peered(entry)
+/// Whether an entry exists only for a peering that is over. `has_request`: the cluster's request
+/// still exists.
+pub fn is_over(entry: &ForeignCluster, has_request: bool) -> bool {
+    kind(entry) == DiscoveryType::IncomingPeering && !has_request && !peered(entry)
 }
 
-/// The entry that counts for a cluster id, if it is another one: the oldest.
-pub fn senior<'a>(
+/// The oldest entry of a cluster id, if it is another one than `entry`: that one is in effect.
+pub fn oldest_other<'a>(
     entry: &ForeignCluster,
     id: &ClusterId,
     known: &'a [impl Borrow<ForeignCluster>],
@@ -144,23 +145,23 @@ pub fn senior<'a>(
         .min_by_key(|other| rank(other))
 }
 
-/// Whether an entry, of a cluster that has an older one, has that one stay for good: somebody has made
-/// it, while the other was only found.
-pub fn takes_over(entry: &ForeignCluster, senior: &ForeignCluster) -> bool {
+/// Whether a new entry makes an older one of the same cluster permanent: a user has created the new
+/// one, and the older one was discovered.
+pub fn takes_over(entry: &ForeignCluster, older: &ForeignCluster) -> bool {
     kind(entry) == DiscoveryType::Manual
-        && kind(senior) != DiscoveryType::Manual
-        && senior.metadata.deletion_timestamp.is_none()
+        && kind(older) != DiscoveryType::Manual
+        && older.metadata.deletion_timestamp.is_none()
 }
 
-/// Whether what an entry that is being deleted stood for is not its own to remove: another entry for
-/// that cluster stays, or is being deleted as well and is the one to do it.
+/// Whether another entry of the same cluster does the cleanup of an entry that is being deleted:
+/// one that stays, or one of those deleted at the same time.
 pub fn is_left_to_others(entry: &ForeignCluster, known: &[ForeignCluster]) -> bool {
     known.iter().filter(|other| id_of(other) == id_of(entry)).any(|other| {
         other.metadata.deletion_timestamp.is_none() || other.metadata.uid > entry.metadata.uid
     })
 }
 
-/// What the entry for a cluster is called: after the cluster, and its id too when that is taken.
+/// Name of the entry for a cluster: the cluster's name, with its id if that is taken.
 pub fn object_name(cluster: &ClusterIdentity, known: &[impl Borrow<ForeignCluster>]) -> String {
     let (name, id) = (cluster.cluster_name.as_str(), &cluster.cluster_id);
     let is_free = |name: &String| {
@@ -171,14 +172,15 @@ pub fn object_name(cluster: &ClusterIdentity, known: &[impl Borrow<ForeignCluste
     short.into_iter().find(is_free).unwrap_or_else(last)
 }
 
-/// Whether an entry that is pinned to one certificate follows to another, which was said in this way.
-/// With whom there is a peering, somebody has to say it by hand: there is too much to lose.
-pub(super) fn follows(entry: &ForeignCluster, said: PinnedBy, to: Option<Fingerprint>) -> bool {
+/// Whether an entry may be pinned to another certificate by a discovery of this kind. Not with a
+/// peering: then a user has to change the fingerprint.
+pub(super) fn may_repin(entry: &ForeignCluster, said: PinnedBy, to: Option<Fingerprint>) -> bool {
     to.is_some() && PinnedBy::of(entry) == Some(said) && !peered(entry)
 }
 
-/// Pins an entry to another certificate, unless somebody has changed it meanwhile.
-pub(super) fn pin_anew(
+/// Pins an entry to another certificate, with the resource version so that a concurrent change is
+/// not lost.
+pub(super) fn repin(
     again: &mut ForeignCluster,
     entry: &ForeignCluster,
     said: PinnedBy,
@@ -188,23 +190,23 @@ pub(super) fn pin_anew(
     pin(again, said, to);
 }
 
-/// What the first sighting says of an entry.
-pub(super) fn first_sighted(
+/// A new entry, with the time of its discovery.
+pub(super) fn new_entry(
     name: &str,
     kind: DiscoveryType,
     auth_url: String,
     ttl: u32,
     now: Timestamp,
 ) -> ForeignCluster {
-    let mut entry = sighted(name, kind, auth_url, ttl, now);
+    let mut entry = discovered(name, kind, auth_url, ttl, now);
     let annotations = entry.metadata.annotations.get_or_insert_default();
     annotations.insert(FOUND_ANNOTATION.to_owned(), now.to_string());
     entry
 }
 
-/// What every sighting says of an entry. The fingerprint is not among it: anybody in the network can
-/// say one.
-fn sighted(
+/// The fields that every discovery sets. Without the fingerprint: anybody in the network can
+/// announce one.
+fn discovered(
     name: &str,
     kind: DiscoveryType,
     auth_url: String,
@@ -219,8 +221,8 @@ fn sighted(
     entry
 }
 
-/// The same of an entry that is there.
-pub(super) fn sighted_again(
+/// The same for an existing entry.
+pub(super) fn refreshed(
     entry: &ForeignCluster,
     kind: DiscoveryType,
     auth_url: String,
@@ -228,7 +230,7 @@ pub(super) fn sighted_again(
     now: Timestamp,
 ) -> ForeignCluster {
     let name = entry.metadata.name.as_deref().unwrap_or_default();
-    let mut again = sighted(name, kind, auth_url, ttl, now);
+    let mut again = discovered(name, kind, auth_url, ttl, now);
     again.metadata.uid = entry.metadata.uid.clone();
     again
 }
@@ -282,7 +284,7 @@ pub(super) mod tests {
     const NOBODY: [ForeignCluster; 0] = [];
 
     #[test]
-    fn the_stronger_way_to_find_a_cluster_wins() {
+    fn a_stronger_kind_of_discovery_wins() {
         use DiscoveryType::{IncomingPeering, Lan, Manual, Wan};
         for (there, gives_way_to) in [
             (IncomingPeering, vec![IncomingPeering, Lan, Wan, Manual]),
@@ -292,44 +294,45 @@ pub(super) mod tests {
         ] {
             let entry = entry("m", there.as_str(), Some("milan-id"));
             let all = [IncomingPeering, Lan, Wan, Manual];
-            let winners: Vec<_> = all.into_iter().filter(|kind| gives_way(&entry, *kind)).collect();
+            let winners: Vec<_> =
+                all.into_iter().filter(|kind| may_be_changed_by(&entry, *kind)).collect();
             assert_eq!(winners, gives_way_to, "{there}");
         }
     }
 
     #[test]
-    fn an_entry_says_so_already_for_half_of_its_ttl() {
-        let says = |kind: DiscoveryType, url: &str, ttl: u32, time: &str| {
+    fn an_unchanged_entry_is_up_to_date_for_half_of_its_ttl() {
+        let holds = |kind: DiscoveryType, url: &str, ttl: u32, time: &str| {
             let there = entry("milan", "WAN", Some("milan-id"));
-            let sighted = sighted_again(&there, kind, url.to_owned(), ttl, at(time));
-            says_already(&there, &sighted, at(time))
+            let discovered = refreshed(&there, kind, url.to_owned(), ttl, at(time));
+            is_up_to_date(&there, &discovered, at(time))
         };
         let url = "https://10.0.0.5:31200";
-        for (kind, url, ttl, time, is_said) in [
+        for (kind, url, ttl, time, expected) in [
             (DiscoveryType::Wan, url, 60, NOW, true),
             (DiscoveryType::Wan, url, 60, "2026-05-01T12:00:29Z", true),
             (DiscoveryType::Wan, url, 60, "2026-05-01T12:00:30Z", false),
             (DiscoveryType::Wan, "https://10.0.0.6:31200", 60, NOW, false),
             (DiscoveryType::Lan, url, 60, NOW, false),
-            // Of a cache, and anew.
+            // From a cache, and refreshed.
             (DiscoveryType::Wan, url, 40, "2026-05-01T12:00:20Z", true),
             (DiscoveryType::Wan, url, 39, "2026-05-01T12:00:20Z", true),
             (DiscoveryType::Wan, url, 20, "2026-05-01T12:00:20Z", false),
             (DiscoveryType::Wan, url, 61, "2026-05-01T12:00:20Z", false),
             (DiscoveryType::Wan, url, 30, "2026-05-01T12:00:30Z", false),
-            // By a clock that was ahead.
+            // Written by a clock that was ahead.
             (DiscoveryType::Wan, url, 60, "2026-05-01T11:59:58Z", true),
             (DiscoveryType::Wan, url, 60, "2026-05-01T11:59:57Z", false),
         ] {
-            assert_eq!(says(kind, url, ttl, time), is_said, "{kind} {url} {ttl} {time}");
+            assert_eq!(holds(kind, url, ttl, time), expected, "{kind} {url} {ttl} {time}");
         }
         let mut unseen = entry("milan", "WAN", Some("milan-id"));
         unseen.metadata.annotations = None;
-        assert!(!says_already(&unseen, &entry("milan", "WAN", None), at(NOW)));
+        assert!(!is_up_to_date(&unseen, &entry("milan", "WAN", None), at(NOW)));
     }
 
     #[test]
-    fn however_many_clusters_have_a_name_each_entry_has_another() {
+    fn entries_of_clusters_with_the_same_name_have_different_names() {
         let clusters = ["milan-1", "milan-2", "milan-3", "milan-4"];
         let mut known: Vec<ForeignCluster> = Vec::new();
         for id in clusters {
@@ -348,12 +351,12 @@ pub(super) mod tests {
         super::incoming(&Request::from_resource(request), from, known)
     }
 
-    fn asked_again<'a>(
+    fn replaced_request<'a>(
         request: &ResourceRequest,
         from: &ClusterId,
         known: &'a [impl Borrow<ForeignCluster>],
     ) -> Option<&'a ForeignCluster> {
-        super::asked_again(&Request::from_resource(request), from, known)
+        super::replaced_request(&Request::from_resource(request), from, known)
     }
 
     fn request(id: &str) -> ResourceRequest {
@@ -370,7 +373,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_unknown_cluster_that_asks_becomes_a_weak_entry() {
+    fn a_request_of_an_unknown_cluster_creates_a_weak_entry() {
         let from = "milan-id".parse().unwrap();
         let new = incoming(&request("milan-id"), &from, &NOBODY).unwrap();
         assert_eq!(kind(&new), DiscoveryType::IncomingPeering);
@@ -383,44 +386,44 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_request_that_was_refused_makes_no_entry() {
+    fn a_refused_request_creates_no_entry() {
         let mut refused = request("milan-id");
         refused.status = serde_json::from_value(json!({ "state": "Refused" })).unwrap();
         assert_eq!(incoming(&refused, &"milan-id".parse().unwrap(), &NOBODY), None);
     }
 
     #[test]
-    fn nobody_asks_in_anothers_name() {
+    fn a_request_with_the_id_of_another_cluster_is_ignored() {
         let from = "milan-id".parse().unwrap();
         assert_eq!(incoming(&request("naples-id"), &from, &NOBODY), None);
     }
 
     #[test]
-    fn the_oldest_entry_of_an_id_counts() {
+    fn the_oldest_entry_of_an_id_is_in_effect() {
         let id = "milan-id".parse().unwrap();
         let (mut old, new) =
             (entry("b", "LAN", Some("milan-id")), entry("a", "LAN", Some("milan-id")));
         old.metadata.creation_timestamp =
             serde_json::from_value(json!("2026-05-01T11:00:00Z")).unwrap();
         let known = [new.clone(), old.clone()];
-        assert_eq!(senior(&new, &id, &known), Some(&old));
-        assert_eq!(senior(&old, &id, &known), None);
+        assert_eq!(oldest_other(&new, &id, &known), Some(&old));
+        assert_eq!(oldest_other(&old, &id, &known), None);
         let unfilled = entry("c", "Manual", None);
-        assert_eq!(senior(&unfilled, &id, &known), Some(&old));
+        assert_eq!(oldest_other(&unfilled, &id, &known), Some(&old));
     }
 
     #[test]
-    fn an_entry_is_found_where_it_is_without_a_copy() {
+    fn lookups_return_references_into_the_index() {
         let (from, known) = ("milan-id".parse().unwrap(), [entry("b", "LAN", Some("milan-id"))]);
         let known = known.map(Arc::new);
-        let found = senior(&entry("c", "Manual", None), &from, &known);
+        let found = oldest_other(&entry("c", "Manual", None), &from, &known);
         assert!(found.is_some_and(|found| std::ptr::eq(found, &*known[0])));
-        assert_eq!(asked_again(&request("milan-id"), &from, &known), None);
+        assert_eq!(replaced_request(&request("milan-id"), &from, &known), None);
         assert_eq!(incoming(&request("milan-id"), &from, &known), None);
     }
 
     #[test]
-    fn what_somebody_makes_has_stay_what_was_only_found() {
+    fn a_manual_entry_takes_over_a_discovered_one() {
         let all = ["Manual", "WAN", "LAN", "IncomingPeering"];
         let entry = |kind| entry("m", kind, Some("milan-id"));
         for there in all {
@@ -435,7 +438,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_several_entries_that_end_together_one_removes_what_they_stood_for() {
+    fn of_entries_deleted_together_exactly_one_cleans_up() {
         let entry = |uid: &str, ends: bool| -> ForeignCluster {
             serde_json::from_value(json!({
                 "metadata": {

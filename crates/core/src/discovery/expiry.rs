@@ -1,4 +1,4 @@
-//! When an entry that was found by LAN or WAN discovery goes again.
+//! Expiry of entries that were discovered in the local network or in DNS.
 
 use std::{
     borrow::Borrow,
@@ -11,10 +11,10 @@ use tombolo_api::discovery::{DiscoveryType, ForeignCluster};
 use super::entry::{kind, last_update};
 use crate::peering::is_authenticated;
 
-/// When an entry found by LAN or WAN discovery goes, as far as it says itself, unless it is seen again;
-/// never while there is a peering, or while one can come about. That somebody has set `spec.join` by
-/// hand is for whoever deletes it to look at. Whoever watches has watched only since `watching`: what
-/// it could not have seen does not count.
+/// When a discovered entry expires, by its own annotations, unless it is announced or listed again;
+/// never during a peering, or while one is wanted and possible. Whether a user has set `spec.join`
+/// is checked by the caller. Discovery runs since `watching`, so entries do not expire for what it
+/// could not have received before.
 pub fn expires_at(
     entry: &ForeignCluster,
     watching: Timestamp,
@@ -24,40 +24,40 @@ pub fn expires_at(
         return None;
     }
     let ttl = SignedDuration::from_secs(entry.spec.ttl?.into());
-    // What is further ahead was written by another clock.
+    // A later time was written by another clock.
     let latest = now.checked_add(ttl).unwrap_or(Timestamp::MAX);
     let created = || entry.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let seen = last_update(entry).filter(|seen| *seen <= latest).or_else(created)?;
     seen.max(watching).checked_add(ttl).ok()
 }
 
-/// Until when the last sightings hold, by the UIDs of the entries: these are not written each time, and
-/// so say it only about.
+/// Expiry times by the last announcements and DNS answers, by UID. Entries are not written each
+/// time, so their own times are older.
 #[derive(Clone, Debug, Default)]
-pub struct Sightings(BTreeMap<String, Timestamp>);
+pub struct Expiries(BTreeMap<String, Timestamp>);
 
-impl Sightings {
-    /// The cluster of that entry was seen, which holds for so many seconds.
-    pub fn note(&mut self, entry: &ForeignCluster, seen: Timestamp, ttl: u32) {
+impl Expiries {
+    /// Records that the cluster of that entry was announced or listed, valid for `ttl` seconds.
+    pub fn record(&mut self, entry: &ForeignCluster, seen: Timestamp, ttl: u32) {
         let until = seen.checked_add(SignedDuration::from_secs(ttl.into()));
         if let (Some(uid), Ok(until)) = (&entry.metadata.uid, until) {
             self.0.insert(uid.clone(), until);
         }
     }
 
-    /// When the entry goes: see [`expires_at`].
+    /// When the entry expires: see [`expires_at`].
     pub fn expire_at(
         &self,
         entry: &ForeignCluster,
         watching: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let said = expires_at(entry, watching, now)?;
-        let noted = entry.metadata.uid.as_ref().and_then(|uid| self.0.get(uid));
-        Some(noted.map_or(said, |noted| said.max(*noted)))
+        let written = expires_at(entry, watching, now)?;
+        let recorded = entry.metadata.uid.as_ref().and_then(|uid| self.0.get(uid));
+        Some(recorded.map_or(written, |recorded| written.max(*recorded)))
     }
 
-    /// Forgets all but these.
+    /// Forgets all other entries.
     pub fn keep_only(&mut self, known: &[impl Borrow<ForeignCluster>]) {
         let known: BTreeSet<_> =
             known.iter().filter_map(|entry| entry.borrow().metadata.uid.as_ref()).collect();
@@ -65,15 +65,15 @@ impl Sightings {
     }
 }
 
-/// Whether there is a peering, one is asked for by the other cluster, or one that is wanted can come
-/// about: that cluster has given an identity.
+/// Whether there is a peering, the other cluster requests one, or one is wanted and possible: that
+/// cluster has issued an identity.
 fn is_held(entry: &ForeignCluster) -> bool {
     let status = entry.status.as_ref();
     let outgoing = status.and_then(|status| status.outgoing.as_ref());
     let incoming = status.and_then(|status| status.incoming.as_ref());
     let is_there = outgoing.into_iter().chain(incoming).any(|peering| peering.peered);
     let is_asked = incoming.is_some_and(|peering| peering.peering_request.is_some());
-    // What is not wanted any more is still being taken back.
+    // A peering that is no longer wanted is still being taken down.
     let is_left = outgoing.is_some_and(|peering| peering.peering_request.is_some());
     is_there || is_asked || if entry.spec.join { is_authenticated(entry) } else { is_left }
 }
@@ -107,7 +107,7 @@ mod tests {
             (false, json!({ "outgoing": asked }), false),
             (true, json!({ "outgoing": { "peered": true } }), false),
             (true, json!({ "conditions": authenticated }), false),
-            // It was to be joined, and that never came about.
+            // A peering was wanted and never came about.
             (true, json!({}), true),
             (true, json!({ "outgoing": asked }), true),
         ];
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_seen_does_not_count() {
+    fn the_ttl_starts_when_discovery_starts() {
         let milan = entry("milan", "LAN", Some("milan-id"));
         let later = at("2026-05-01T13:00:00Z");
         assert_eq!(expires_at(&milan, later, later), Some(at("2026-05-01T13:01:00Z")));
     }
 
     #[test]
-    fn a_clock_that_is_ahead_keeps_nothing_for_long() {
+    fn a_clock_that_is_ahead_does_not_prolong_an_entry() {
         let mut milan = entry("milan", "LAN", Some("milan-id"));
         for (said, goes_at) in [
             ("2026-05-01T12:01:00Z", "2026-05-01T12:02:00Z"),
@@ -147,21 +147,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sighting_holds_for_all_of_its_ttl_though_it_was_not_written() {
-        let mut sightings = Sightings::default();
+    fn an_announcement_is_valid_for_its_full_ttl_though_it_was_not_written() {
+        let mut expiries = Expiries::default();
         let milan = entry("milan", "WAN", Some("milan-id"));
-        let goes = |sightings: &Sightings| sightings.expire_at(&milan, at(LONG_AGO), at(NOW));
-        assert_eq!(goes(&sightings), Some(at("2026-05-01T12:01:00Z")));
-        sightings.note(&milan, at("2026-05-01T12:00:29Z"), 60);
-        assert_eq!(goes(&sightings), Some(at("2026-05-01T12:01:29Z")));
-        // Of a cache: until the same time.
-        sightings.note(&milan, at("2026-05-01T12:00:29Z"), 31);
-        assert_eq!(goes(&sightings), Some(at("2026-05-01T12:01:00Z")));
-        sightings.note(&milan, at("2026-05-01T12:00:29Z"), 60);
-        sightings.keep_only(&[entry("turin", "WAN", None)]);
-        assert_eq!(goes(&sightings), Some(at("2026-05-01T12:01:00Z")));
+        let goes = |expiries: &Expiries| expiries.expire_at(&milan, at(LONG_AGO), at(NOW));
+        assert_eq!(goes(&expiries), Some(at("2026-05-01T12:01:00Z")));
+        expiries.record(&milan, at("2026-05-01T12:00:29Z"), 60);
+        assert_eq!(goes(&expiries), Some(at("2026-05-01T12:01:29Z")));
+        // From a cache: the same expiry.
+        expiries.record(&milan, at("2026-05-01T12:00:29Z"), 31);
+        assert_eq!(goes(&expiries), Some(at("2026-05-01T12:01:00Z")));
+        expiries.record(&milan, at("2026-05-01T12:00:29Z"), 60);
+        expiries.keep_only(&[entry("turin", "WAN", None)]);
+        assert_eq!(goes(&expiries), Some(at("2026-05-01T12:01:00Z")));
         let mut peered = milan;
         peered.status = serde_json::from_value(json!({ "outgoing": { "peered": true } })).unwrap();
-        assert_eq!(sightings.expire_at(&peered, at(LONG_AGO), at(NOW)), None);
+        assert_eq!(expiries.expire_at(&peered, at(LONG_AGO), at(NOW)), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Where other clusters reach this one's auth service: by the URL that somebody has named, by a load
-//! balancer, or by the node port on any node.
+//! The URL at which other clusters reach this one's auth service: a configured one, that of a load
+//! balancer, or the node port on any node.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ use tombolo_api::names::{AUTH_SERVICE, AUTH_URL_ANNOTATION, NAMESPACE};
 
 use super::address;
 
-/// How the auth service is reached.
+/// How the auth service is exposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exposure {
     /// At this URL.
@@ -20,22 +20,22 @@ pub enum Exposure {
     NodePort(i32),
 }
 
-/// Nobody could reach it.
+/// The auth service is not exposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unexposed {
     /// There is neither a URL nor a port.
     #[error(
-        "the Service {NAMESPACE}/{AUTH_SERVICE} has neither a node port nor a load balancer: say with \
-         `tombolo install --auth-url` where other clusters reach it"
+        "the Service {NAMESPACE}/{AUTH_SERVICE} has neither a node port nor a load balancer: set the \
+         URL at which other clusters reach it with `tombolo install --auth-url`"
     )]
     NoPort,
-    /// There is no node.
-    #[error("no node has an internal address")]
+    /// There is no node with an address.
+    #[error("no node has an InternalIP address")]
     NoNode,
 }
 
 impl Exposure {
-    /// What the Service says. A load balancer counts once it has an address.
+    /// Reads the Service. A load balancer is used once it has an address.
     pub fn of(service: &Service) -> Result<Self, Unexposed> {
         let annotations = service.metadata.annotations.as_ref();
         if let Some(url) = annotations.and_then(|all| all.get(AUTH_URL_ANNOTATION)) {
@@ -50,7 +50,7 @@ impl Exposure {
         port.node_port.map(Self::NodePort).ok_or(Unexposed::NoPort)
     }
 
-    /// The URL, with a node of the cluster where it takes one.
+    /// The URL, with the address of a node in the case of a node port.
     pub fn url(self, nodes: &[Node]) -> Result<String, Unexposed> {
         match self {
             Self::At(url) => Ok(url),
@@ -76,25 +76,25 @@ fn url(host: &str, port: i32) -> String {
     }
 }
 
-/// The name of the host at which others are told to come, if the Service says one.
-pub fn told_host(service: &ObjectMeta) -> Option<&str> {
+/// The host name in the advertised URL, if it is a name.
+pub fn advertised_host(service: &ObjectMeta) -> Option<&str> {
     let url = service.annotations.as_ref()?.get(AUTH_URL_ANNOTATION)?;
     let host = url.strip_prefix("https://")?.split(['/', ':']).next()?;
     is_host_name(host).then_some(host)
 }
 
-/// The URL of an auth service as others are told it, or what is wrong with it.
+/// Checks the URL of an auth service before it is advertised; returns it, or what is wrong with it.
 pub fn checked_url(text: &str) -> Result<String, &'static str> {
-    let rest = text.strip_prefix("https://").ok_or("it does not begin with https://")?;
+    let rest = text.strip_prefix("https://").ok_or("it does not start with https://")?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
     if !path.chars().all(is_plain) || text.len() > 1024 {
-        return Err("it holds more than a host, a port and a plain path");
+        return Err("it has more than a host, a port and a plain path");
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest.split_once(']').ok_or("a bracket is missing")?;
-            address.parse::<Ipv6Addr>().map_err(|_| "there is no address in the brackets")?;
+            address.parse::<Ipv6Addr>().map_err(|_| "there is no IPv6 address in the brackets")?;
             (address, port.strip_prefix(':').or(port.is_empty().then_some("443")))
         }
         None => match authority.split_once(':') {
@@ -104,20 +104,20 @@ pub fn checked_url(text: &str) -> Result<String, &'static str> {
     };
     let numeric = host.chars().all(|c| c.is_ascii_digit() || c == '.');
     if !authority.starts_with('[') && numeric {
-        host.parse::<Ipv4Addr>().map_err(|_| "its host looks like an address, but is none")?;
+        host.parse::<Ipv4Addr>().map_err(|_| "its host is not a valid IPv4 address")?;
     } else if !authority.starts_with('[') && !is_host_name(host) {
-        return Err("its host is not the name of one");
+        return Err("its host is not a valid host name");
     }
     let port = port.and_then(|port| port.parse::<u16>().ok());
     port.filter(|port| *port > 0).ok_or("its port is not between 1 and 65535")?;
     let useless = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
     if host == "localhost" || host.parse().is_ok_and(useless) {
-        return Err("others would reach themselves there");
+        return Err("its host is a loopback or unspecified address");
     }
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-/// Whether this is the name of a host, and no address.
+/// Whether this is a host name, not an address.
 pub fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -144,7 +144,7 @@ mod tests {
         .unwrap()
     }
 
-    fn told(service: &Service) -> Result<String, Unexposed> {
+    fn advertised(service: &Service) -> Result<String, Unexposed> {
         let node = json!({
             "metadata": { "name": "rome-1" },
             "status": { "addresses": [{ "type": "InternalIP", "address": "10.0.0.5" }] },
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_was_named_comes_first_then_a_load_balancer_then_the_node_port() {
+    fn a_configured_url_comes_first_then_a_load_balancer_then_the_node_port() {
         let (none, at) = (json!({}), json!({ AUTH_URL_ANNOTATION: "https://auth.example.com" }));
         let balancer = json!([{ "ip": "192.0.2.1" }]);
         for (kind, port, annotations, ingress, expected) in [
@@ -167,7 +167,7 @@ mod tests {
             ("ClusterIP", Value::Null, &at, json!([]), "https://auth.example.com"),
         ] {
             let service = service(kind, &port, annotations, &ingress);
-            assert_eq!(told(&service).as_deref(), Ok(expected), "{service:?}");
+            assert_eq!(advertised(&service).as_deref(), Ok(expected), "{service:?}");
         }
         for (ingress, expected) in [
             (json!([{ "hostname": "lb.example.com" }]), "https://lb.example.com:443"),
@@ -175,12 +175,12 @@ mod tests {
             (json!([{ "ip": "" }, { "ip": "192.0.2.2" }]), "https://192.0.2.2:443"),
         ] {
             let service = service("LoadBalancer", &json!(31200), &none, &ingress);
-            assert_eq!(told(&service).as_deref(), Ok(expected));
+            assert_eq!(advertised(&service).as_deref(), Ok(expected));
         }
     }
 
     #[test]
-    fn a_host_is_told_by_its_name_only() {
+    fn only_a_host_name_is_an_advertised_host() {
         for (url, host) in [
             ("https://auth.example.com", Some("auth.example.com")),
             ("https://auth.example.com:8443/rome", Some("auth.example.com")),
@@ -190,21 +190,21 @@ mod tests {
         ] {
             let at = json!({ AUTH_URL_ANNOTATION: url });
             let service = service("ClusterIP", &Value::Null, &at, &json!([]));
-            assert_eq!(told_host(&service.metadata), host, "{url}");
+            assert_eq!(advertised_host(&service.metadata), host, "{url}");
         }
-        assert_eq!(told_host(&ObjectMeta::default()), None);
+        assert_eq!(advertised_host(&ObjectMeta::default()), None);
     }
 
     #[test]
-    fn what_nobody_can_reach_is_said() {
+    fn a_service_that_is_not_exposed_is_an_error() {
         let service = service("ClusterIP", &Value::Null, &json!({}), &json!([]));
-        assert_eq!(told(&service), Err(Unexposed::NoPort));
+        assert_eq!(advertised(&service), Err(Unexposed::NoPort));
         assert_eq!(Exposure::of(&Service::default()), Err(Unexposed::NoPort));
         assert_eq!(Exposure::NodePort(31200).url(&[]), Err(Unexposed::NoNode));
     }
 
     #[test]
-    fn only_what_others_can_use_is_told_them() {
+    fn only_a_url_that_others_can_use_is_accepted() {
         for good in [
             "https://auth.example.com",
             "https://auth.example.com:8443",
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ingress_is_for_the_name_of_a_host() {
+    fn a_host_name_is_no_address_or_url() {
         assert!(is_host_name("auth.example.com") && is_host_name("rome"));
         for bad in ["", "192.0.2.1", "https://rome", "rome:443", "a..b", "*.rome", "Rome", "a/b"] {
             assert!(!is_host_name(bad), "{bad:?}");

@@ -1,5 +1,4 @@
-//! On which interfaces of its node a cluster speaks to the local network, and which of its
-//! addresses it names there.
+//! Selects the interfaces of a node for mDNS, and the addresses to announce there.
 
 use std::net::IpAddr;
 
@@ -12,49 +11,49 @@ pub struct Interface {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// What the kernel makes it of, unless there is hardware: `bridge`, `veth`, `vxlan`.
+    /// The kind of a virtual link: `bridge`, `veth`, `vxlan`. `None` for hardware.
     pub kind: Option<String>,
-    /// Whether it is up, and something takes what is sent there.
+    /// Whether it is up and has a carrier.
     pub running: bool,
-    /// Whether it takes what is for many.
+    /// Whether it supports multicast.
     pub multicast: bool,
-    /// Whether it leads back to the node.
+    /// Whether it is the loopback.
     pub loopback: bool,
-    /// Whether there is only one at the other end.
+    /// Whether it is point-to-point.
     pub point_to_point: bool,
     /// Its addresses, with their networks.
     pub addresses: Vec<IpNet>,
 }
 
-/// The node whose interfaces are chosen from.
+/// The node whose interfaces are selected.
 #[derive(Clone, Copy, Debug)]
 pub struct Host<'a> {
-    /// The address by which the cluster knows it.
+    /// Its address as a Kubernetes node.
     pub address: IpAddr,
-    /// Networks within the cluster: of its pods, of its Services.
-    pub inner: &'a [IpNet],
-    /// Names of the interfaces to speak on; none: whatever leads to a local network.
-    pub wanted: &'a [String],
+    /// Networks inside the cluster: PodCIDR and ServiceCIDR.
+    pub cluster_networks: &'a [IpNet],
+    /// Configured interface names; empty: all that lead to a local network.
+    pub interfaces: &'a [String],
 }
 
-/// The interfaces to speak on, each with the addresses to name there. The one that has the node's
-/// address leads to a local network whatever it is called.
+/// The interfaces to use, each with the addresses to announce. Unless interfaces are configured,
+/// the one with the node's address is included, whatever its name.
 pub fn local_networks(interfaces: &[Interface], host: &Host<'_>) -> Vec<Interface> {
     let chosen = interfaces.iter().filter(|it| {
         let has_node_address = it.addresses.iter().any(|net| net.addr() == host.address);
-        match host.wanted {
+        match host.interfaces {
             [] => has_node_address || !is_virtual(it),
             wanted => wanted.contains(&it.name),
         }
     });
     chosen
         .filter(|it| it.running && it.multicast && !it.loopback && !it.point_to_point)
-        .map(|it| Interface { addresses: named(it, host), ..it.clone() })
+        .map(|it| Interface { addresses: announced(it, host), ..it.clone() })
         .filter(|it| !it.addresses.is_empty())
         .collect()
 }
 
-/// Names of interfaces that network plugins, container runtimes and we ourselves make begin so.
+/// Prefixes of interface names that network plugins, container runtimes and Tombolo itself create.
 const VIRTUAL_NAMES: [&str; 20] = [
     "antrea",
     "azure",
@@ -78,7 +77,7 @@ const VIRTUAL_NAMES: [&str; 20] = [
     "weave",
 ];
 
-/// Tunnels, and what leads nowhere.
+/// Tunnels, and links that lead to no network.
 const VIRTUAL_KINDS: [&str; 17] = [
     "dummy",
     "erspan",
@@ -104,31 +103,31 @@ fn is_virtual(interface: &Interface) -> bool {
         || interface.kind.as_deref().is_some_and(|kind| VIRTUAL_KINDS.contains(&kind))
 }
 
-/// An address of the link is named only where there is no other: an IPv6 one never, as it means
-/// nothing in a URL.
-fn named(interface: &Interface, host: &Host<'_>) -> Vec<IpNet> {
-    let outer = |net: &&IpNet| {
+/// The addresses to announce. A link-local IPv4 address only if there is no other; a link-local
+/// IPv6 address never, because a URL can't contain its zone.
+fn announced(interface: &Interface, host: &Host<'_>) -> Vec<IpNet> {
+    let is_outside = |net: &&IpNet| {
         let address = net.addr();
-        let is_inner = host.inner.iter().any(|inner| inner.contains(&address));
-        is_of_a_host(address) && (address == host.address || !is_inner)
+        let is_inner = host.cluster_networks.iter().any(|net| net.contains(&address));
+        is_host_address(address) && (address == host.address || !is_inner)
     };
-    let (of_link, mut named): (Vec<IpNet>, Vec<IpNet>) =
-        interface.addresses.iter().filter(outer).partition(|net| is_of_link(net.addr()));
-    if named.is_empty() {
-        named = of_link.into_iter().filter(|net| net.addr().is_ipv4()).collect();
+    let (link_local, mut announced): (Vec<IpNet>, Vec<IpNet>) =
+        interface.addresses.iter().filter(is_outside).partition(|net| is_link_local(net.addr()));
+    if announced.is_empty() {
+        announced = link_local.into_iter().filter(|net| net.addr().is_ipv4()).collect();
     }
-    named.sort_unstable();
-    named
+    announced.sort_unstable();
+    announced
 }
 
-/// Whether an address can be that of another host.
-pub(super) fn is_of_a_host(address: IpAddr) -> bool {
+/// Whether an address can be that of a host.
+pub(super) fn is_host_address(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
     !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || broadcast)
 }
 
-/// Whether an address holds on one link only.
-pub(super) fn is_of_link(address: IpAddr) -> bool {
+/// Whether an address is link-local.
+pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
@@ -150,12 +149,16 @@ mod tests {
         }
     }
 
-    /// Names and addresses of what is chosen for the node 192.0.2.1.
+    /// Names and addresses of the interfaces selected on node 192.0.2.1.
     fn chosen(interfaces: &[Interface], wanted: &[&str]) -> Vec<String> {
         let inner = ["10.244.0.0/16", "10.96.0.0/16", "fd00:10::/56"];
         let inner = inner.map(|text| text.parse().unwrap());
         let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
-        let host = Host { address: "192.0.2.1".parse().unwrap(), inner: &inner, wanted: &wanted };
+        let host = Host {
+            address: "192.0.2.1".parse().unwrap(),
+            cluster_networks: &inner,
+            interfaces: &wanted,
+        };
         let line = |it: &Interface| {
             let addresses = it.addresses.iter().map(|net| net.addr().to_string());
             format!("{} {}", it.name, addresses.collect::<Vec<_>>().join(" "))
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn all_local_networks_of_a_node_are_spoken_to() {
+    fn all_local_networks_of_a_node_are_used() {
         let node = [
             interface("eth0", None, &["192.0.2.1/24", "2001:db8::1/64", "fe80::1/64"]),
             interface("eth1", Some("veth"), &["fd00:1::1/64", "198.51.100.1/24"]),
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_cluster_is_no_local_network() {
+    fn interfaces_of_the_cluster_network_are_not_used() {
         let node = [
             interface("cni0", Some("bridge"), &["10.244.1.1/24"]),
             interface("mybridge", Some("bridge"), &["10.244.2.1/24", "fd00:10::1/64"]),
@@ -201,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_own_interface_counts_whatever_it_is_called() {
+    fn the_interface_with_the_node_address_is_used_whatever_its_name() {
         let node = [interface("vethnode", Some("veth"), &["192.0.2.1/24"])];
         assert_eq!(chosen(&node, &[]), ["vethnode 192.0.2.1"]);
     }
 
     #[test]
-    fn who_names_interfaces_gets_these_and_no_others() {
+    fn configured_interfaces_are_used_and_no_others() {
         let node = [
             interface("eth0", None, &["192.0.2.1/24"]),
             interface("docker0", Some("bridge"), &["172.17.0.1/16"]),
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_carry_it_is_left_out() {
+    fn interfaces_without_multicast_are_not_used() {
         let eth0 = || interface("eth0", None, &["192.0.2.1/24"]);
         let node = [
             Interface { running: false, ..eth0() },
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_link_are_the_last_resort() {
+    fn link_local_addresses_are_the_last_resort() {
         let both = interface("eth1", None, &["169.254.7.7/16", "203.0.113.7/24"]);
         let four = interface("eth2", None, &["169.254.7.7/16", "fe80::1/64"]);
         let six = interface("eth3", None, &["fe80::1/64"]);

@@ -1,12 +1,12 @@
-//! Whether to peer with a cluster that was found is people's to say; as long as nobody has, the settings do.
+//! Automatic peering with discovered clusters. It applies until a user has ever set `spec.join`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use tombolo_api::discovery::{DiscoveryType, ForeignCluster};
 
-use super::{Here, entry::kind};
+use super::{LocalCluster, entry::kind};
 
-/// Whether nobody but these managers, who make entries, has ever said whether to peer with that
-/// cluster. The entry has to say who has set what.
+/// Whether nobody but these field managers, which create entries, has ever set `spec.join`. Needs
+/// managedFields.
 pub fn is_undecided(entry: &ForeignCluster, managers: &[&str]) -> bool {
     let managed = entry.metadata.managed_fields.iter().flatten();
     let mut setters = managed.filter(|it| sets_join(it)).map(|it| it.manager.as_deref()).peekable();
@@ -14,15 +14,15 @@ pub fn is_undecided(entry: &ForeignCluster, managers: &[&str]) -> bool {
         && setters.all(|setter| setter.is_some_and(|setter| managers.contains(&setter)))
 }
 
-impl Here<'_> {
-    /// Whether to peer with a cluster of the local network that was found before each was to be
-    /// peered with.
+impl LocalCluster<'_> {
+    /// Whether to peer with a cluster that was discovered in the local network before `autojoin`
+    /// was switched on.
     pub fn joins(&self, entry: &ForeignCluster, managers: &[&str]) -> bool {
         self.config.autojoin && kind(entry) == DiscoveryType::Lan && may_be_joined(entry, managers)
     }
 }
 
-/// Whether the settings may have it that there is a peering with that cluster, with which there is none.
+/// Whether `autojoin` may set `spec.join` of this entry.
 pub fn may_be_joined(entry: &ForeignCluster, managers: &[&str]) -> bool {
     !entry.spec.join && entry.metadata.deletion_timestamp.is_none() && is_undecided(entry, managers)
 }
@@ -52,13 +52,14 @@ mod tests {
     }
 
     #[test]
-    fn who_was_found_before_is_joined_unless_somebody_has_ever_said_whether_to() {
+    fn an_earlier_entry_is_joined_unless_a_user_has_ever_set_join() {
         let config = DiscoveryConfig { autojoin: true, ..DiscoveryConfig::default() };
-        let here = Here { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
+        let local =
+            LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
         for (kind, managers, is_joined) in [
             ("LAN", &["us"][..], true),
             ("LAN", &["us", "us"], true),
-            // Its request was there before its announcement.
+            // Its request came before its announcement.
             ("LAN", &["ours"], true),
             ("LAN", &["us", "ours"], true),
             ("LAN", &["us", "kubectl"], false),
@@ -68,13 +69,13 @@ mod tests {
             ("Manual", &["us"], false),
         ] {
             let entry = set_by(kind, managers);
-            assert_eq!(here.joins(&entry, &OURS), is_joined, "{kind} {managers:?}");
+            assert_eq!(local.joins(&entry, &OURS), is_joined, "{kind} {managers:?}");
         }
         let mut milan = set_by("LAN", &["us"]);
         let off = DiscoveryConfig::default();
-        assert!(!Here { config: &off, ..here }.joins(&milan, &OURS));
+        assert!(!LocalCluster { config: &off, ..local }.joins(&milan, &OURS));
         milan.spec.join = true;
-        assert!(!here.joins(&milan, &OURS), "it is");
-        assert!(is_undecided(&milan, &OURS), "nobody has asked for it");
+        assert!(!local.joins(&milan, &OURS), "already joined");
+        assert!(is_undecided(&milan, &OURS), "no user has set it");
     }
 }

@@ -1,4 +1,4 @@
-//! The clusters that a DNS domain lists: how one is read, and what becomes of it.
+//! Clusters that a DNS domain lists: how the records are parsed, and how they change the entries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,9 +15,9 @@ use tombolo_api::{
 };
 
 use super::{
-    Sighting,
+    EntryChange,
     entry::{
-        first_sighted, follows, gives_way, kind, object_name, pin_anew, says_already, sighted_again,
+        is_up_to_date, kind, may_be_changed_by, may_repin, new_entry, object_name, refreshed, repin,
     },
     pin::{PinnedBy, pin},
 };
@@ -25,53 +25,55 @@ use crate::{digest, peering::is_authenticated, tenant::id_of};
 
 /// A cluster that a domain lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// The name that the domain's PTR record has for it, in lower case, with a dot at the end.
+pub struct ListedCluster {
+    /// Target of the domain's PTR record, in lower case, with a trailing dot.
     pub record: String,
     /// URL of its auth service.
     pub auth_url: String,
-    /// Who it is, once its TXT record or its auth service has said so.
+    /// Id and name of the cluster, once known from its TXT record or its auth service.
     pub cluster: Option<ClusterIdentity>,
-    /// Fingerprint, in its TXT record, of the certificate that the auth service shows.
+    /// Fingerprint of the auth service's certificate in the TXT record.
     pub fingerprint: Option<Fingerprint>,
-    /// Fingerprint of the certificate that the auth service has shown.
+    /// Fingerprint of the certificate that the auth service has presented.
     pub shown: Option<Fingerprint>,
-    /// Seconds for which this holds: as long as the shortest-lived of its records.
+    /// Validity in seconds: the shortest TTL of its records.
     pub ttl: u32,
 }
 
-/// What a domain lists there can't be used.
+/// A listed cluster that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{record} {what}")]
-pub struct NotListed {
-    /// The name that the domain's PTR record has for it.
+pub struct UnusableRecord {
+    /// Target of the domain's PTR record.
     pub record: String,
-    /// What is the matter.
+    /// What is wrong.
     pub what: String,
 }
 
-impl Listed {
-    /// Reads the records of a name: target and port of SRV, the properties of TXT.
+impl ListedCluster {
+    /// Parses the records of a name: target and port of SRV, properties of TXT.
     pub fn read(
         record: &str,
         host: &str,
         port: u16,
         properties: &BTreeMap<String, String>,
         ttl: u32,
-    ) -> Result<Self, NotListed> {
+    ) -> Result<Self, UnusableRecord> {
         let record = record.to_ascii_lowercase();
-        let no = |what: String| NotListed { record: record.clone(), what };
+        let unusable = |what: String| UnusableRecord { record: record.clone(), what };
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         if host.is_empty() || port == 0 {
-            return Err(no("says in its SRV record that there is no such service".to_owned()));
+            return Err(unusable(
+                "has an SRV record without a service (target \".\" or port 0)".to_owned(),
+            ));
         }
         let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
             || is_number && host.parse::<Ipv4Addr>().is_err()
         {
-            return Err(no("has an SRV record with a target that is no host name".to_owned()));
+            return Err(unusable("has an SRV record whose target is not a host name".to_owned()));
         }
-        let invalid = |key: &str| no(format!("has a TXT record with an invalid {key}"));
+        let invalid = |key: &str| unusable(format!("has a TXT record with an invalid {key}"));
         let name = properties.get(NAME).map(|name| name.parse::<ClusterName>());
         let name = name.transpose().map_err(|_| invalid(NAME))?;
         let cluster = match properties.get(ID) {
@@ -90,9 +92,9 @@ impl Listed {
         Ok(Self { record, auth_url, cluster, fingerprint, shown: None, ttl })
     }
 
-    /// Its auth service has said who it is, and shown this certificate. What another cluster says
-    /// than the one that the TXT record names does not count.
-    pub fn introduce(&mut self, cluster: ClusterIdentity, shown: Fingerprint) {
+    /// Completes the cluster with the answer of its auth service, which presented this certificate.
+    /// Ignored if the TXT record has another id.
+    pub fn identify(&mut self, cluster: ClusterIdentity, shown: Fingerprint) {
         match &self.cluster {
             Some(said) if said.cluster_id != cluster.cluster_id => return,
             Some(_) => {}
@@ -102,75 +104,75 @@ impl Listed {
     }
 }
 
-/// Who has searched, and where.
+/// Context of a search.
 #[derive(Clone, Copy, Debug)]
-pub struct Searcher<'a> {
+pub struct SearchContext<'a> {
     /// This cluster.
     pub us: &'a ClusterId,
     /// The domain.
     pub domain: &'a SearchDomain,
-    /// UIDs of all domains that there are.
+    /// UIDs of all SearchDomains.
     pub domains: &'a BTreeSet<String>,
-    /// Whether to peer with those who are found.
+    /// Whether to peer with discovered clusters.
     pub autojoin: bool,
 }
 
-/// A search of a domain has found a cluster.
+/// The change for a cluster that a domain lists.
 pub fn listed(
-    listed: &Listed,
-    searcher: &Searcher<'_>,
+    listed: &ListedCluster,
+    context: &SearchContext<'_>,
     known: &[ForeignCluster],
     now: Timestamp,
-) -> Sighting {
+) -> EntryChange {
     let id = listed.cluster.as_ref().map(|cluster| &cluster.cluster_id);
-    if id == Some(searcher.us) {
-        return Sighting::LeftAlone;
+    if id == Some(context.us) {
+        return EntryChange::Ignored;
     }
-    let domain = searcher.domain;
+    let domain = context.domain;
     let (url, ttl) = (listed.auth_url.clone(), listed.ttl);
     let Some(entry) = entry_listed(listed, domain, known) else {
         let name = match &listed.cluster {
             Some(cluster) => object_name(cluster, known),
             None => name_of(&listed.record, known),
         };
-        let mut new = first_sighted(&name, DiscoveryType::Wan, url, ttl, now);
-        new.spec.join = searcher.autojoin;
+        let mut new = new_entry(&name, DiscoveryType::Wan, url, ttl, now);
+        new.spec.join = context.autojoin;
         pin(&mut new, PinnedBy::Dns, listed.fingerprint);
         new.spec.cluster_identity = listed.cluster.clone();
-        return Sighting::New(Box::new(owned(new, listed, domain)));
+        return EntryChange::Create(Box::new(owned(new, listed, domain)));
     };
-    let is_free = may_be_taken(entry, domain) || is_orphan(entry, searcher.domains);
+    let is_free = may_be_taken(entry, domain) || is_orphaned(entry, context.domains);
     if entry.metadata.deletion_timestamp.is_some() || !is_free {
-        return Sighting::LeftAlone;
+        return EntryChange::Ignored;
     }
-    let vouched = match (entry.spec.fingerprint, listed.fingerprint) {
+    let matches_pin = match (entry.spec.fingerprint, listed.fingerprint) {
         (None, _) => true,
         (Some(pin), Some(said)) => said == pin,
         (Some(pin), None) => is_of(entry, listed, domain) || listed.shown == Some(pin),
     };
-    let mut again = sighted_again(entry, DiscoveryType::Wan, url, ttl, now);
-    if !vouched {
+    let mut again = refreshed(entry, DiscoveryType::Wan, url, ttl, now);
+    if !matches_pin {
         let changed =
-            is_of(entry, listed, domain) && follows(entry, PinnedBy::Dns, listed.fingerprint);
+            is_of(entry, listed, domain) && may_repin(entry, PinnedBy::Dns, listed.fingerprint);
         if !changed {
-            return Sighting::LeftAlone;
+            return EntryChange::Ignored;
         }
-        pin_anew(&mut again, entry, PinnedBy::Dns, listed.fingerprint);
-    } else if is_found_in(entry, domain) && says_already(entry, &again, now) {
-        return Sighting::Unchanged;
+        repin(&mut again, entry, PinnedBy::Dns, listed.fingerprint);
+    } else if is_found_in(entry, domain) && is_up_to_date(entry, &again, now) {
+        return EntryChange::Unchanged;
     }
-    Sighting::Again(Box::new(owned(again, listed, domain)))
+    EntryChange::Update(Box::new(owned(again, listed, domain)))
 }
 
-/// The entry of that cluster; while it is not known who it is, the one of that record or that URL.
+/// The entry of that cluster; while its id is unknown, the entry with that record or URL.
 pub fn entry_listed<'a>(
-    listed: &Listed,
+    listed: &ListedCluster,
     domain: &SearchDomain,
     known: &'a [ForeignCluster],
 ) -> Option<&'a ForeignCluster> {
     let id = listed.cluster.as_ref().map(|cluster| &cluster.cluster_id);
     let same_id = |entry: &&ForeignCluster| id.is_some() && id_of(entry) == id;
-    // Who is somebody else is not it.
+    // An entry with another id is another cluster.
     let may_be = |entry: &&ForeignCluster| id.is_none() || id_of(entry).is_none();
     let same_record = |entry: &&ForeignCluster| may_be(entry) && is_of(entry, listed, domain);
     let same_url =
@@ -182,10 +184,10 @@ pub fn entry_listed<'a>(
         .or_else(|| known.iter().find(same_url))
 }
 
-/// The entries that were made before it was known who is there, and turn out to be of a cluster
-/// that has another entry, or of this very cluster.
+/// Entries made before the id was known, that turn out to be of a cluster with another entry, or of
+/// this cluster itself.
 pub fn superseded<'a>(
-    listed: &Listed,
+    listed: &ListedCluster,
     domain: &SearchDomain,
     known: &'a [ForeignCluster],
     us: &ClusterId,
@@ -202,9 +204,13 @@ pub fn superseded<'a>(
         .collect()
 }
 
-/// Whether nobody needs to be asked who is there: it is known, and where another certificate could be
-/// shown, who shows which. Whom an entry stands for that has no identity there may be another one by now.
-pub fn is_introduced(listed: &Listed, domain: &SearchDomain, known: &[ForeignCluster]) -> bool {
+/// Whether the auth service need not be queried: the id is known, and so is the certificate where
+/// it matters. An entry without an identity may have become another cluster.
+pub fn is_identified(
+    listed: &ListedCluster,
+    domain: &SearchDomain,
+    known: &[ForeignCluster],
+) -> bool {
     let Some(cluster) = &listed.cluster else {
         return known.iter().any(|entry| {
             is_of(entry, listed, domain)
@@ -217,44 +223,48 @@ pub fn is_introduced(listed: &Listed, domain: &SearchDomain, known: &[ForeignClu
         id_of(entry) == Some(&cluster.cluster_id)
             && entry.spec.fingerprint.is_some()
             && !is_of(entry, listed, domain)
-            && gives_way(entry, DiscoveryType::Wan)
+            && may_be_changed_by(entry, DiscoveryType::Wan)
     };
     listed.fingerprint.is_some() || !known.iter().any(waits)
 }
 
-/// Whether an entry was found in a domain, and in none of these.
-pub fn is_orphan(entry: &ForeignCluster, domains: &BTreeSet<String>) -> bool {
+/// Whether an entry belongs to a domain that no longer exists.
+pub fn is_orphaned(entry: &ForeignCluster, domains: &BTreeSet<String>) -> bool {
     let owners = entry.metadata.owner_references.as_deref().unwrap_or_default();
     kind(entry) == DiscoveryType::Wan && !owners.iter().any(|owner| domains.contains(&owner.uid))
 }
 
-/// Whether an entry is there because of this domain.
+/// Whether an entry belongs to this domain.
 pub fn is_found_in(entry: &ForeignCluster, domain: &SearchDomain) -> bool {
     let owners = entry.metadata.owner_references.as_deref().unwrap_or_default();
     let is_owner = |owner: &OwnerReference| Some(&owner.uid) == domain.metadata.uid.as_ref();
     kind(entry) == DiscoveryType::Wan && owners.iter().any(is_owner)
 }
 
-/// Whether an entry was found in a weaker way than by DNS, or in that domain.
+/// Whether an entry was discovered in a weaker way than by DNS, or in that domain.
 fn may_be_taken(entry: &ForeignCluster, domain: &SearchDomain) -> bool {
-    gives_way(entry, DiscoveryType::Wan)
+    may_be_changed_by(entry, DiscoveryType::Wan)
         && (kind(entry) != DiscoveryType::Wan || is_found_in(entry, domain))
 }
 
-fn is_of(entry: &ForeignCluster, listed: &Listed, domain: &SearchDomain) -> bool {
+fn is_of(entry: &ForeignCluster, listed: &ListedCluster, domain: &SearchDomain) -> bool {
     let annotations = entry.metadata.annotations.as_ref();
     let record = annotations.and_then(|annotations| annotations.get(RECORD_ANNOTATION));
     record == Some(&listed.record) && is_found_in(entry, domain)
 }
 
-fn owned(mut entry: ForeignCluster, listed: &Listed, domain: &SearchDomain) -> ForeignCluster {
+fn owned(
+    mut entry: ForeignCluster,
+    listed: &ListedCluster,
+    domain: &SearchDomain,
+) -> ForeignCluster {
     entry.metadata.owner_references = domain.owner_ref(&()).map(|owner| vec![owner]);
     let annotations = entry.metadata.annotations.get_or_insert_default();
     annotations.insert(RECORD_ANNOTATION.to_owned(), listed.record.clone());
     entry
 }
 
-/// What an entry is called before it is known who is there: as the domain calls it.
+/// Name of an entry while the cluster's name is unknown: the first label of the record.
 fn name_of(record: &str, known: &[ForeignCluster]) -> String {
     let label = first_label(record);
     let valid = |byte: char| if byte.is_ascii_alphanumeric() { byte } else { '-' };
@@ -277,7 +287,7 @@ fn first_label(record: &str) -> &str {
 const ID: &str = "id";
 const NAME: &str = "name";
 const FINGERPRINT: &str = "fingerprint";
-/// A week: nothing that a zone once said counts for longer.
+/// A week.
 const MAX_TTL: u32 = 7 * 24 * 60 * 60;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Who is there in the local network: those who were heard, until they say goodbye or, asked
-//! because they have been silent, do not answer.
+//! The clusters announced in the local network: each stays until its goodbye, or until it does not
+//! answer a query. Silent clusters are queried.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,115 +7,123 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Announcement;
 
-/// As many clusters of a local network are used.
-pub const MOST_HEARD: usize = 1000;
-/// How long a cluster may take to answer that it is still there.
-pub const ANSWER: SignedDuration = SignedDuration::from_secs(2);
-/// After so long it is known whether it has: who asks on our behalf takes a moment to begin.
-const KNOWN: SignedDuration = SignedDuration::from_millis(2500);
+/// Limit of neighbours.
+pub const MAX_NEIGHBOURS: usize = 1000;
+/// Time that a cluster has to answer a query.
+pub const ANSWER_TIMEOUT: SignedDuration = SignedDuration::from_secs(2);
+/// Time after which a query has been answered or not, with a margin for the mDNS daemon.
+const ANSWER_DEADLINE: SignedDuration = SignedDuration::from_millis(2500);
 
-/// A cluster that is there.
+/// A cluster that is announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// What it says.
+    /// Its last announcement.
     pub announcement: Announcement,
-    /// When it was heard last, or was asked and has answered.
+    /// Time of the last announcement or answered query.
     pub seen: Timestamp,
-    /// When it was asked whether it is still there.
-    asked: Option<Timestamp>,
+    /// Start of the current query.
+    queried: Option<Timestamp>,
 }
 
-/// All of them, by the full names of their announcements.
+/// All neighbours, by the full names of their mDNS instances.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours(BTreeMap<String, Neighbour>);
 
-/// What it means that somebody was heard.
+/// Effect of an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// Nobody knew it, or it said something else.
-    New,
-    /// It is still there.
-    Known,
-    /// There are too many already.
+pub enum NeighbourChange {
+    /// The neighbour is new, or its announcement has changed.
+    Updated,
+    /// The same announcement again.
+    Unchanged,
+    /// Ignored, because there are too many neighbours.
     TooMany,
 }
 
 impl Neighbours {
-    /// Somebody was heard.
-    pub fn hear(&mut self, name: &str, announcement: Announcement, now: Timestamp) -> News {
+    /// Records an announcement.
+    pub fn announced(
+        &mut self,
+        name: &str,
+        announcement: Announcement,
+        now: Timestamp,
+    ) -> NeighbourChange {
         let before = self.0.get(name);
-        if before.is_none() && self.0.len() >= MOST_HEARD {
-            return News::TooMany;
+        if before.is_none() && self.0.len() >= MAX_NEIGHBOURS {
+            return NeighbourChange::TooMany;
         }
         let is_known = before.is_some_and(|before| before.announcement == announcement);
-        self.0.insert(name.to_owned(), Neighbour { announcement, seen: now, asked: None });
-        if is_known { News::Known } else { News::New }
+        self.0.insert(name.to_owned(), Neighbour { announcement, seen: now, queried: None });
+        if is_known { NeighbourChange::Unchanged } else { NeighbourChange::Updated }
     }
 
-    /// Somebody has said goodbye, or has not answered.
-    pub fn lose(&mut self, name: &str) -> Option<Neighbour> {
+    /// Removes a neighbour that has said goodbye or did not answer.
+    pub fn remove(&mut self, name: &str) -> Option<Neighbour> {
         self.0.remove(name)
     }
 
-    /// Nobody listens any more.
+    /// Removes all neighbours.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Somebody could not be asked, and is to be asked again.
-    pub fn not_asked(&mut self, name: &str) {
+    /// Cancels a query that could not be sent; it is due again.
+    pub fn cancel_query(&mut self, name: &str) {
         if let Some(neighbour) = self.0.get_mut(name) {
-            neighbour.asked = None;
+            neighbour.queried = None;
         }
     }
 
-    /// Those who were asked, had the time to answer, and are still there: they have.
-    pub fn answered(&mut self, now: Timestamp) -> BTreeSet<String> {
+    /// Ends the queries whose deadline has passed. Neighbours that are still there have answered;
+    /// returns their names.
+    pub fn confirmed(&mut self, now: Timestamp) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for (name, neighbour) in &mut self.0 {
-            if let Some(asked) = neighbour.asked.filter(|asked| after(*asked, KNOWN) <= now) {
-                (neighbour.seen, neighbour.asked) = (asked, None);
+            if let Some(queried) =
+                neighbour.queried.filter(|queried| after(*queried, ANSWER_DEADLINE) <= now)
+            {
+                (neighbour.seen, neighbour.queried) = (queried, None);
                 names.insert(name.clone());
             }
         }
         names
     }
 
-    /// Whom to ask now, as they were not heard for half of the time for which their word holds: at
-    /// most so many at once.
-    pub fn ask(&mut self, now: Timestamp, most: usize) -> Vec<String> {
-        let silent = |it: &Neighbour| it.asked.is_none() && after(it.seen, it.half()) <= now;
-        let silent = self.0.iter_mut().filter(|(_, it)| silent(it)).take(most);
-        silent
+    /// Starts queries for neighbours without an announcement for half of their TTL, at most `max`
+    /// at once. Returns their names.
+    pub fn start_queries(&mut self, now: Timestamp, max: usize) -> Vec<String> {
+        let overdue = |it: &Neighbour| it.queried.is_none() && after(it.seen, it.half_ttl()) <= now;
+        let overdue = self.0.iter_mut().filter(|(_, it)| overdue(it)).take(max);
+        overdue
             .map(|(name, neighbour)| {
-                neighbour.asked = Some(now);
+                neighbour.queried = Some(now);
                 name.clone()
             })
             .collect()
     }
 
-    /// When there is somebody to ask, or an answer is due.
-    pub fn next(&self) -> Option<Timestamp> {
-        let due = |it: &Neighbour| match it.asked {
-            Some(asked) => after(asked, KNOWN),
-            None => after(it.seen, it.half()),
+    /// When the next query or deadline is due.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let due = |it: &Neighbour| match it.queried {
+            Some(queried) => after(queried, ANSWER_DEADLINE),
+            None => after(it.seen, it.half_ttl()),
         };
         self.0.values().map(due).min()
     }
 
-    /// The one of this name.
+    /// The neighbour with this name.
     pub fn get(&self, name: &str) -> Option<&Neighbour> {
         self.0.get(name)
     }
 
-    /// All of them.
+    /// All neighbours.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Neighbour)> {
         self.0.iter()
     }
 }
 
 impl Neighbour {
-    fn half(&self) -> SignedDuration {
+    fn half_ttl(&self) -> SignedDuration {
         SignedDuration::from_millis(500 * i64::from(self.announcement.ttl))
     }
 }
@@ -149,71 +157,81 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_news() {
+    fn only_a_new_announcement_is_an_update() {
         let mut neighbours = Neighbours::default();
-        assert_eq!(neighbours.hear("milan", announcement(1), at(0)), News::New);
-        assert_eq!(neighbours.hear("milan", announcement(1), at(1)), News::Known);
-        assert_eq!(neighbours.hear("milan", announcement(2), at(2)), News::New);
-        assert!(neighbours.lose("milan").is_some() && neighbours.lose("milan").is_none());
-        assert_eq!(neighbours.hear("milan", announcement(2), at(3)), News::New);
+        assert_eq!(neighbours.announced("milan", announcement(1), at(0)), NeighbourChange::Updated);
+        assert_eq!(
+            neighbours.announced("milan", announcement(1), at(1)),
+            NeighbourChange::Unchanged
+        );
+        assert_eq!(neighbours.announced("milan", announcement(2), at(2)), NeighbourChange::Updated);
+        assert!(neighbours.remove("milan").is_some() && neighbours.remove("milan").is_none());
+        assert_eq!(neighbours.announced("milan", announcement(2), at(3)), NeighbourChange::Updated);
     }
 
     #[test]
-    fn who_is_heard_is_never_asked() {
+    fn an_announced_neighbour_is_never_queried() {
         let mut neighbours = Neighbours::default();
         for second in [0, 20, 40, 60] {
-            neighbours.hear("milan", announcement(1), at(second));
-            assert_eq!(neighbours.ask(at(second + 19), 9), Vec::<String>::new());
-            assert_eq!(neighbours.next(), Some(at(second + 30)));
+            neighbours.announced("milan", announcement(1), at(second));
+            assert_eq!(neighbours.start_queries(at(second + 19), 9), Vec::<String>::new());
+            assert_eq!(neighbours.next_due(), Some(at(second + 30)));
         }
     }
 
     #[test]
-    fn who_is_silent_is_asked_and_seen_if_it_answers() {
+    fn a_silent_neighbour_is_queried_and_stays_if_it_answers() {
         let mut neighbours = Neighbours::default();
-        neighbours.hear("milan", announcement(1), at(0));
-        assert_eq!(neighbours.ask(at(30), 9), ["milan"]);
-        assert_eq!(neighbours.ask(at(30), 9), Vec::<String>::new(), "it has been asked");
+        neighbours.announced("milan", announcement(1), at(0));
+        assert_eq!(neighbours.start_queries(at(30), 9), ["milan"]);
+        assert_eq!(
+            neighbours.start_queries(at(30), 9),
+            Vec::<String>::new(),
+            "it has been queried"
+        );
         let known = Timestamp::from_millisecond(32_500).unwrap();
-        assert_eq!(neighbours.next(), Some(known));
-        assert!(neighbours.answered(at(32)).is_empty(), "it may still be silent");
+        assert_eq!(neighbours.next_due(), Some(known));
+        assert!(neighbours.confirmed(at(32)).is_empty(), "it may still answer");
         assert_eq!(neighbours.get("milan").unwrap().seen, at(0));
-        assert_eq!(neighbours.answered(known), ["milan".to_owned()].into());
+        assert_eq!(neighbours.confirmed(known), ["milan".to_owned()].into());
         assert_eq!(neighbours.get("milan").unwrap().seen, at(30));
-        assert_eq!(neighbours.next(), Some(at(60)));
-        neighbours.ask(at(60), 9);
-        neighbours.lose("milan");
-        assert!(neighbours.answered(at(63)).is_empty());
+        assert_eq!(neighbours.next_due(), Some(at(60)));
+        neighbours.start_queries(at(60), 9);
+        neighbours.remove("milan");
+        assert!(neighbours.confirmed(at(63)).is_empty());
     }
 
     #[test]
-    fn who_could_not_be_asked_has_not_answered() {
+    fn a_cancelled_query_is_no_answer() {
         let mut neighbours = Neighbours::default();
-        neighbours.hear("milan", announcement(1), at(0));
-        assert_eq!(neighbours.ask(at(30), 9), ["milan"]);
-        neighbours.not_asked("milan");
-        assert!(neighbours.answered(at(33)).is_empty());
-        assert_eq!(neighbours.ask(at(33), 9), ["milan"]);
+        neighbours.announced("milan", announcement(1), at(0));
+        assert_eq!(neighbours.start_queries(at(30), 9), ["milan"]);
+        neighbours.cancel_query("milan");
+        assert!(neighbours.confirmed(at(33)).is_empty());
+        assert_eq!(neighbours.start_queries(at(33), 9), ["milan"]);
     }
 
     #[test]
-    fn not_all_are_asked_at_once() {
+    fn concurrent_queries_are_limited() {
         let mut neighbours = Neighbours::default();
         for name in ["a", "b", "c"] {
-            neighbours.hear(name, announcement(1), at(0));
+            neighbours.announced(name, announcement(1), at(0));
         }
-        assert_eq!(neighbours.ask(at(30), 2), ["a", "b"]);
-        assert_eq!(neighbours.ask(at(31), 2), ["c"]);
+        assert_eq!(neighbours.start_queries(at(30), 2), ["a", "b"]);
+        assert_eq!(neighbours.start_queries(at(31), 2), ["c"]);
     }
 
     #[test]
-    fn a_crowd_is_not_listened_to() {
+    fn the_number_of_neighbours_is_limited() {
         let mut neighbours = Neighbours::default();
-        for number in 0..MOST_HEARD {
-            neighbours.hear(&number.to_string(), announcement(1), at(0));
+        for number in 0..MAX_NEIGHBOURS {
+            neighbours.announced(&number.to_string(), announcement(1), at(0));
         }
-        assert_eq!(neighbours.hear("one more", announcement(1), at(0)), News::TooMany);
-        assert_eq!(neighbours.hear("7", announcement(2), at(0)), News::New);
-        assert_eq!(neighbours.iter().count(), MOST_HEARD);
+        assert_eq!(
+            neighbours.announced("one more", announcement(1), at(0)),
+            NeighbourChange::TooMany
+        );
+        assert_eq!(neighbours.announced("7", announcement(2), at(0)), NeighbourChange::Updated);
+        assert_eq!(neighbours.iter().count(), MAX_NEIGHBOURS);
     }
 }

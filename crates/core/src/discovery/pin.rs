@@ -1,25 +1,24 @@
-//! Which certificate an auth service has to show, and who said so: what discovery was told, what
-//! somebody has set by hand, or what was shown first.
+//! The pinned certificate of an auth service, and where the fingerprint came from.
 
 use tombolo_api::{Fingerprint, discovery::ForeignCluster, names::PINNED_ANNOTATION};
 
-/// Who said which certificate it is.
+/// Source of a pinned fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinnedBy {
     /// The cluster's announcement in the local network.
     Mdns,
     /// A TXT record.
     Dns,
-    /// Somebody, in the spec or with the peering command.
+    /// A user, in the spec or by `tombolo peer`.
     Hand,
-    /// Nobody: it was shown when the service was asked for the first time.
+    /// Trust on first use: the certificate that the service presented first.
     FirstUse,
 }
 
 impl PinnedBy {
-    const NOTED: [Self; 3] = [Self::Mdns, Self::Dns, Self::FirstUse];
+    const ANNOTATED: [Self; 3] = [Self::Mdns, Self::Dns, Self::FirstUse];
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Mdns => "mDNS",
             Self::Dns => "DNS",
@@ -28,37 +27,38 @@ impl PinnedBy {
         }
     }
 
-    /// What the certificate is, for people: "the certificate that …".
+    /// Completes "the certificate that …" in a message.
     pub fn that(self) -> &'static str {
         match self {
-            Self::Mdns => "it announces in the local network",
-            Self::Dns => "DNS names",
-            Self::Hand => "spec.fingerprint was set to",
-            Self::FirstUse => "it showed first",
+            Self::Mdns => "it announces by mDNS",
+            Self::Dns => "its TXT record names",
+            Self::Hand => "a user has set in spec.fingerprint",
+            Self::FirstUse => "it presented first",
         }
     }
 
-    /// The annotation that notes it.
-    pub fn note(self, fingerprint: Fingerprint) -> (String, String) {
-        (PINNED_ANNOTATION.to_owned(), format!("{} {fingerprint}", self.word()))
+    /// The annotation that records it.
+    pub fn annotation(self, fingerprint: Fingerprint) -> (String, String) {
+        (PINNED_ANNOTATION.to_owned(), format!("{} {fingerprint}", self.as_str()))
     }
 
-    /// Who has pinned the certificate of an entry, if it is pinned. What was set by hand afterwards
-    /// is another one than was noted.
+    /// Source of an entry's fingerprint, if there is one. A fingerprint other than the annotated
+    /// one was set by a user.
     pub fn of(entry: &ForeignCluster) -> Option<Self> {
         let pin = entry.spec.fingerprint?;
         let annotations = entry.metadata.annotations.as_ref();
-        let noted = annotations.and_then(|annotations| annotations.get(PINNED_ANNOTATION));
-        let is_it = |by: &Self| noted.is_some_and(|noted| *noted == by.note(pin).1);
-        Some(Self::NOTED.into_iter().find(is_it).unwrap_or(Self::Hand))
+        let annotation = annotations.and_then(|annotations| annotations.get(PINNED_ANNOTATION));
+        let is_it =
+            |by: &Self| annotation.is_some_and(|annotation| *annotation == by.annotation(pin).1);
+        Some(Self::ANNOTATED.into_iter().find(is_it).unwrap_or(Self::Hand))
     }
 }
 
-/// Pins an entry.
+/// Pins an entry to a certificate.
 pub(super) fn pin(entry: &mut ForeignCluster, by: PinnedBy, fingerprint: Option<Fingerprint>) {
     entry.spec.fingerprint = fingerprint;
     if let Some(fingerprint) = fingerprint {
-        let (key, value) = by.note(fingerprint);
+        let (key, value) = by.annotation(fingerprint);
         entry.metadata.annotations.get_or_insert_default().insert(key, value);
     }
 }
@@ -68,12 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_changed_by_hand_is_not_what_was_noted() {
+    fn a_fingerprint_other_than_the_annotated_one_is_manual() {
         let (first, other) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
         let spec = serde_json::from_value(serde_json::json!({ "authUrl": "https://milan" }));
         let mut entry = ForeignCluster::new("milan", spec.unwrap());
         assert_eq!(PinnedBy::of(&entry), None);
-        for by in PinnedBy::NOTED {
+        for by in PinnedBy::ANNOTATED {
             pin(&mut entry, by, Some(first));
             assert_eq!(PinnedBy::of(&entry), Some(by));
             entry.spec.fingerprint = Some(other);

@@ -1,13 +1,13 @@
-//! What DNS answers when a domain is searched, read record by record.
+//! Parses the DNS records of a searched domain.
 
 use std::collections::BTreeMap;
 
 use hickory_proto::rr::{Name, RData, Record};
 
-use super::{Listed, NotListed};
+use super::{ListedCluster, UnusableRecord};
 
-/// The names that the PTR records of a domain list, each once, and how long each record holds; by
-/// the name in lower case, as [`Listed::record`] has it.
+/// The distinct targets of a domain's PTR records, with their TTLs; by the name in lower case, as
+/// in [`ListedCluster::record`].
 pub fn names(pointers: Vec<Record>) -> BTreeMap<String, (Name, u32)> {
     let listed = pointers.into_iter().filter_map(|record| match record.data {
         RData::PTR(target) => Some((record_of(&target.0), (target.0, record.ttl))),
@@ -16,12 +16,12 @@ pub fn names(pointers: Vec<Record>) -> BTreeMap<String, (Name, u32)> {
     listed.collect()
 }
 
-/// A name as [`Listed::record`] has it.
+/// A name as in [`ListedCluster::record`].
 pub fn record_of(name: &Name) -> String {
     name.to_lowercase().to_ascii()
 }
 
-/// Where a listed cluster's auth service is, before the addresses of its host are known.
+/// The auth service of a listed cluster, before the addresses of its host are known.
 #[derive(Clone, Debug)]
 pub struct Service {
     record: String,
@@ -33,13 +33,13 @@ pub struct Service {
 }
 
 impl Service {
-    /// Reads the SRV and TXT records of a listed name, whose PTR record holds for `ttl` seconds.
+    /// Parses the SRV and TXT records of a listed name, whose PTR record has this TTL.
     pub fn read(
         name: &Name,
         ttl: u32,
         services: &[Record],
         texts: &[Record],
-    ) -> Result<Self, NotListed> {
+    ) -> Result<Self, UnusableRecord> {
         let record = record_of(name);
         let services = services.iter().filter_map(|record| match &record.data {
             RData::SRV(service) => Some((service, record.ttl)),
@@ -48,7 +48,7 @@ impl Service {
         let best =
             services.min_by_key(|(service, _)| (service.priority, u16::MAX - service.weight));
         let Some((service, service_ttl)) = best else {
-            return Err(NotListed { record, what: "has no SRV record".to_owned() });
+            return Err(UnusableRecord { record, what: "has no SRV record".to_owned() });
         };
         let service = Self {
             record,
@@ -62,7 +62,7 @@ impl Service {
     }
 
     /// The cluster, given the A and AAAA records of the host.
-    pub fn at(&self, addresses: &[Record]) -> Result<Listed, NotListed> {
+    pub fn at(&self, addresses: &[Record]) -> Result<ListedCluster, UnusableRecord> {
         let ttls: Vec<u32> = addresses
             .iter()
             .filter(|record| record.data.ip_addr().is_some())
@@ -70,18 +70,20 @@ impl Service {
             .collect();
         if ttls.is_empty() {
             let host = self.target.to_ascii();
-            let what = format!("has its service at {host}, which has neither A nor AAAA record");
-            return Err(NotListed { record: self.record.clone(), what });
+            let what = format!(
+                "has an SRV record with the target {host}, which has neither A nor AAAA records"
+            );
+            return Err(UnusableRecord { record: self.record.clone(), what });
         }
         self.listed(ttls.into_iter().fold(self.ttl, u32::min))
     }
 
-    fn listed(&self, ttl: u32) -> Result<Listed, NotListed> {
-        Listed::read(&self.record, &self.target.to_ascii(), self.port, &self.properties, ttl)
+    fn listed(&self, ttl: u32) -> Result<ListedCluster, UnusableRecord> {
+        ListedCluster::read(&self.record, &self.target.to_ascii(), self.port, &self.properties, ttl)
     }
 }
 
-/// The `key=value` strings of a TXT record; what is no text is not among them.
+/// The `key=value` strings of a TXT record that are valid UTF-8.
 fn properties(record: &Record) -> Vec<(String, String)> {
     let RData::TXT(text) = &record.data else { return Vec::new() };
     let pairs = text.txt_data.iter().filter_map(|bytes| std::str::from_utf8(bytes).ok());
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_listed_twice_is_one() {
+    fn a_name_is_listed_once() {
         let pointer = |host: &str| record(60, RData::PTR(PTR(name(host))));
         let text = record(60, RData::TXT(TXT::new(vec!["b.example.com.".to_owned()])));
         let names = names(vec![pointer("A.example.com."), pointer("a.Example.com."), text]);
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_is_the_first_by_priority_and_then_by_weight_and_holds_as_long_as_all_do() {
+    fn the_best_srv_record_is_used_with_the_shortest_ttl() {
         let campus = name("Campus.example.com.");
         let services =
             [service(90, 2, 9, "a.org."), service(80, 1, 1, "b.org."), service(70, 1, 5, "C.org.")];
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_records_are_named() {
         let campus = name("campus.example.com.");
         let error = Service::read(&campus, 60, &[], &[]).unwrap_err();
         assert_eq!(error.to_string(), "campus.example.com. has no SRV record");

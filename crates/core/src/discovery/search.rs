@@ -1,4 +1,4 @@
-//! How a search of a domain went, what its status says of that, and when to search again.
+//! The result of searching a domain, the status that reports it, and the time of the next search.
 
 use std::time::Duration;
 
@@ -9,95 +9,95 @@ use tombolo_api::{
     discovery::{FoundCluster, SEARCHED, SearchDomain, SearchDomainStatus},
 };
 
-use super::{Listed, NotListed};
+use super::{ListedCluster, UnusableRecord};
 use crate::condition::now_is;
 
-/// More clusters than this are not taken from one domain.
-pub const MOST_LISTED: usize = 1000;
+/// Limit of clusters of one domain.
+pub const MAX_LISTED: usize = 1000;
 
-/// A search that is over.
+/// A completed search.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// Who was asked.
+    /// The DNS servers that were queried.
     pub servers: String,
-    /// What they said.
+    /// Their answer.
     pub answer: Result<Found, Failure>,
 }
 
-/// What a domain lists.
+/// The clusters of a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The clusters.
-    pub clusters: Vec<Listed>,
-    /// What is listed, but can't be used.
-    pub unusable: Vec<NotListed>,
+    /// Clusters that can be used.
+    pub clusters: Vec<ListedCluster>,
+    /// Clusters that can't be used.
+    pub unusable: Vec<UnusableRecord>,
 }
 
-/// A domain could not be searched.
+/// A search that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// There is no such domain (NXDOMAIN).
+    /// The domain does not exist (NXDOMAIN).
     NoSuchDomain,
-    /// The server says that it can't or does not want to answer: with this code, such as SERVFAIL.
-    Unwilling(String),
-    /// There is no answer.
+    /// The server answers with an error code, such as SERVFAIL.
+    ErrorCode(String),
+    /// The server does not answer.
     NoAnswer(String),
 }
 
 impl Search {
-    /// What the condition of the domain is to say.
+    /// The condition of the SearchDomain.
     pub fn condition(&self, domain: &SearchDomain, now: Timestamp) -> Condition {
         let before = domain.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
         let (name, servers) = (&domain.spec.domain, &self.servers);
-        let kept = "what was found before is kept until its TTL is over";
-        let (is_well, reason, message) = match &self.answer {
+        let kept = "clusters found before are kept until their TTL expires";
+        let (is_complete, reason, message) = match &self.answer {
             Ok(Found { clusters, unusable }) if !unusable.is_empty() => {
                 let what: Vec<_> = unusable.iter().take(5).map(ToString::to_string).collect();
                 let (count, all) = (unusable.len(), unusable.len() + clusters.len());
                 let message = format!(
                     "{count} of the {all} clusters that {name} lists can't be used: {}; correct \
-                     these records; {servers} was asked",
+                     these records; queried {servers}",
                     what.join("; ")
                 );
                 (false, "Incomplete", message)
             }
             Ok(Found { clusters, .. }) if clusters.is_empty() => {
                 let message = format!(
-                    "{name} lists no cluster; for each, add a PTR record to it; {servers} was asked"
+                    "{name} lists no clusters; add a PTR record for each; queried {servers}"
                 );
                 (true, "NothingListed", message)
             }
             Ok(Found { clusters, .. }) => {
                 let count = clusters.len();
-                let message = format!("{name} lists {count}; {servers} was asked");
+                let message = format!("{name} lists {count} clusters; queried {servers}");
                 (true, "Found", message)
             }
             Err(Failure::NoSuchDomain) => {
                 let message = format!(
-                    "{servers} says that there is no domain {name} (NXDOMAIN): check spec.domain, \
-                     and that the zone is served; {kept}"
+                    "{servers} answers NXDOMAIN for {name}: check spec.domain, and that the zone is \
+                     served; {kept}"
                 );
                 (false, "NoSuchDomain", message)
             }
-            Err(Failure::Unwilling(code)) => {
+            Err(Failure::ErrorCode(code)) => {
                 let message = format!(
-                    "{servers} answers {code} when asked for {name}: check that DNS server, and \
-                     those of the zone; {kept}"
+                    "{servers} answers {code} for {name}: check that DNS server and those of the \
+                     zone; {kept}"
                 );
                 (false, "ServerFailure", message)
             }
             Err(Failure::NoAnswer(why)) => {
                 let message = format!(
-                    "{servers} does not answer when asked for {name} ({why}): check that the DNS \
+                    "{servers} does not answer queries for {name} ({why}): check that the DNS \
                      server runs and can be reached from the nodes; {kept}"
                 );
                 (false, "NoAnswer", message)
             }
         };
-        now_is(before, SEARCHED, is_well, reason, &message, now)
+        now_is(before, SEARCHED, is_complete, reason, &message, now)
     }
 
-    /// What the status of the domain is to say, with the entries that it has by now.
+    /// The status of the SearchDomain, with its current entries.
     pub fn status(
         &self,
         domain: &SearchDomain,
@@ -107,7 +107,7 @@ impl Search {
         let mut entries = entries;
         entries.sort_unstable();
         entries.dedup();
-        entries.truncate(MOST_LISTED);
+        entries.truncate(MAX_LISTED);
         SearchDomainStatus {
             foreign_clusters: entries.into_iter().map(|name| FoundCluster { name }).collect(),
             conditions: vec![self.condition(domain, now)],
@@ -115,9 +115,9 @@ impl Search {
     }
 }
 
-/// How long to wait for the next search: a third of the time that a record still holds, so that one
-/// answer that is lost does no harm, or until an entry holds no more, or as long as is configured,
-/// if that is less. One that failed is soon tried again.
+/// Time until the next search: a third of the shortest remaining TTL, so that a lost answer does no
+/// harm, the next expiry of an entry, or the configured period, whichever is least. A failed search
+/// is retried soon.
 pub fn next_search(
     search: &Search,
     expiry: Option<Timestamp>,
@@ -130,10 +130,10 @@ pub fn next_search(
         expiry.map(|time| Duration::try_from(time.duration_since(now)).unwrap_or_default());
     let period = Duration::from_secs(config.search_period_seconds.into());
     let retry = search.answer.is_err().then_some(RETRY);
-    ttls.chain(expiry).chain(retry).chain([period]).min().unwrap_or(period).max(SHORTEST)
+    ttls.chain(expiry).chain(retry).chain([period]).min().unwrap_or(period).max(MIN_INTERVAL)
 }
 
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -158,8 +158,9 @@ mod tests {
         Search { servers: "192.0.2.53:53".to_owned(), answer }
     }
 
-    fn campus(ttl: u32) -> Listed {
-        Listed::read("a.example.com.", "auth.example.com.", 443, &BTreeMap::new(), ttl).unwrap()
+    fn campus(ttl: u32) -> ListedCluster {
+        ListedCluster::read("a.example.com.", "auth.example.com.", 443, &BTreeMap::new(), ttl)
+            .unwrap()
     }
 
     fn found(ttls: &[u32]) -> Search {
@@ -168,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_says_what_domain_what_server_and_what_to_do() {
+    fn the_condition_names_domain_server_and_remedy() {
         let what = "has no SRV record".to_owned();
-        let unusable = vec![NotListed { record: "b.example.com.".to_owned(), what }];
+        let unusable = vec![UnusableRecord { record: "b.example.com.".to_owned(), what }];
         for (search, status, reason, part) in [
             (found(&[60]), "True", "Found", "lists 1"),
             (found(&[]), "True", "NothingListed", "add a PTR record"),
@@ -182,7 +183,7 @@ mod tests {
             ),
             (search(Err(Failure::NoSuchDomain)), "False", "NoSuchDomain", "check spec.domain"),
             (
-                search(Err(Failure::Unwilling("SERVFAIL".to_owned()))),
+                search(Err(Failure::ErrorCode("SERVFAIL".to_owned()))),
                 "False",
                 "ServerFailure",
                 "SERVFAIL",
@@ -191,12 +192,12 @@ mod tests {
                 search(Err(Failure::NoAnswer("timed out".to_owned()))),
                 "False",
                 "NoAnswer",
-                "kept until its TTL is over",
+                "kept until their TTL expires",
             ),
         ] {
-            let said = search.condition(&domain(), NOW.parse().unwrap());
-            assert_eq!((said.status.as_str(), said.reason.as_str()), (status, reason));
-            let message = said.message;
+            let condition = search.condition(&domain(), NOW.parse().unwrap());
+            assert_eq!((condition.status.as_str(), condition.reason.as_str()), (status, reason));
+            let message = condition.message;
             for part in [part, "example.com.", "192.0.2.53:53"] {
                 assert!(message.contains(part), "{message}");
             }
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_search_is_when_something_holds_no_more_but_not_too_late() {
+    fn the_next_search_follows_ttls_expiries_and_the_period() {
         let config = DiscoveryConfig { search_period_seconds: 50, ..DiscoveryConfig::default() };
         let now: Timestamp = NOW.parse().unwrap();
         let soon = Some("2026-05-01T12:00:07Z".parse().unwrap());

@@ -1,24 +1,24 @@
-//! Whether a request for an identity is granted: by its token, and by who has asked before.
+//! Admission of a request for an identity: by its token, and by the nonce of earlier requests.
 
 use tombolo_api::auth::{Confidential, Refusal};
 
 use super::Record;
 
-/// The tokens that count.
+/// The accepted tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    /// The one for all clusters. An empty one is none.
+    /// The token for all clusters. Empty: none.
     pub everybody: Confidential,
-    /// The one for the cluster that asks.
+    /// The token for the requesting cluster only. Empty: none.
     pub this_cluster: Confidential,
-    /// Whether it takes none.
+    /// Whether requests need no token.
     pub none_needed: bool,
 }
 
 impl Tokens {
-    /// Whether a cluster that shows this token may have an identity.
+    /// Checks the token of a request.
     pub fn admit(&self, shown: &Confidential) -> Result<(), Refusal> {
-        // Both are always compared, in a time that does not tell how far they match.
+        // Both comparisons always run, in constant time.
         let (everybody, own) = (*shown == self.everybody, *shown == self.this_cluster);
         match (self.none_needed, shown.is_empty()) {
             (true, _) => Ok(()),
@@ -29,19 +29,19 @@ impl Tokens {
     }
 }
 
-/// What becomes of a request.
+/// Outcome for a cluster id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The first of this cluster.
+    /// The first request of this cluster.
     New,
-    /// The cluster has an identity and asks for it again.
+    /// The cluster has an identity and requests it again.
     Again,
-    /// The cluster id is somebody else's, as far as can be told.
+    /// The cluster id belongs to somebody else, as far as can be proved.
     Taken,
 }
 
-/// What becomes of a request, given what is recorded of that cluster id. Without a nonce nobody
-/// can show that it is the same cluster.
+/// Compares a request with the record of that cluster id. Only the same nonce proves that it is the
+/// same cluster.
 pub fn admit(recorded: Option<&Record>, request: &Record) -> Admission {
     let Some(recorded) = recorded else { return Admission::New };
     match (&recorded.nonce_hash, &request.nonce_hash) {
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_for_all_and_the_one_for_this_cluster_count() {
+    fn the_common_token_and_that_of_the_cluster_are_accepted() {
         let tokens =
             Tokens { everybody: text("all"), this_cluster: text("own"), none_needed: false };
         assert_eq!(tokens.admit(&text("all")), Ok(()));
@@ -74,20 +74,20 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_not_there_yet_matches_nothing() {
+    fn a_missing_token_matches_nothing() {
         assert_eq!(Tokens::default().admit(&text("")), Err(Refusal::EmptyTokenRefused));
         assert_eq!(Tokens::default().admit(&text("x")), Err(Refusal::WrongToken));
     }
 
     #[test]
-    fn where_none_is_needed_any_will_do() {
+    fn without_a_required_token_any_token_is_accepted() {
         let tokens = Tokens { none_needed: true, ..Tokens::default() };
         assert_eq!(tokens.admit(&text("")), Ok(()));
         assert_eq!(tokens.admit(&text("x")), Ok(()));
     }
 
     #[test]
-    fn who_asks_again_has_to_show_the_same_nonce() {
+    fn a_repeated_request_needs_the_same_nonce() {
         let (first, other, none) = (record(Some("a")), record(Some("b")), record(None));
         assert_eq!(admit(None, &first), Admission::New);
         assert_eq!(admit(None, &none), Admission::New);

@@ -1,24 +1,24 @@
-//! The kubeconfig by which an identity is handed over. Of one that came from elsewhere only the
-//! few fields here are taken: a kubeconfig can name programs to run and files to read.
+//! The kubeconfig that carries an identity. Of a received one only these few fields are used: a
+//! kubeconfig can name programs to run and files to read.
 
 use http::{Uri, uri::Scheme};
 use serde_json::{Value, json};
 use tombolo_api::{ClusterName, auth::Confidential, is_dns_label};
 
-/// What it takes to use an identity.
+/// The fields of a kubeconfig that an identity needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// URL of the API server.
     pub server: String,
-    /// Certificates, in base64 of PEM, by which to trust it. `None`: those of the system.
+    /// CA certificates of the API server, in base64 of PEM. `None`: those of the system.
     pub ca: Option<String>,
-    /// The tenant namespace there.
+    /// The tenant namespace in that cluster.
     pub namespace: String,
-    /// What shows who we are.
+    /// Credentials of the identity.
     pub credentials: Credentials,
 }
 
-/// What an identity is shown by.
+/// Credentials of an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
     /// A token of a service account.
@@ -27,13 +27,14 @@ pub enum Credentials {
     Certificate {
         /// The certificate, in base64 of PEM.
         certificate: String,
-        /// Its key, in base64 of PEM. `None` on the way: the key never leaves who made it.
+        /// Its private key, in base64 of PEM. `None` in transit: the key never leaves the cluster
+        /// that made it.
         key: Option<Confidential>,
     },
 }
 
 impl Credentials {
-    /// For people: in which form the identity is.
+    /// Form of the identity, for messages.
     pub fn form(&self) -> &'static str {
         match self {
             Self::Token(_) => "token",
@@ -42,13 +43,13 @@ impl Credentials {
     }
 }
 
-/// A kubeconfig without what an [`Access`] needs.
+/// A kubeconfig that lacks a field of [`Access`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kubeconfig has no {0}")]
 pub struct Incomplete(&'static str);
 
 impl Access {
-    /// A kubeconfig, in JSON, which is YAML as well.
+    /// Writes a kubeconfig, in JSON, which is valid YAML.
     pub fn kubeconfig(&self, cluster: &ClusterName) -> Confidential {
         let name = cluster.as_str();
         let mut cluster = json!({ "server": self.server });
@@ -109,7 +110,7 @@ impl Access {
     }
 }
 
-/// Whether a URL has a host, with or without a port, and nobody's name before it.
+/// Whether a URL is https with a host, an optional port and no user.
 fn is_https(url: &str) -> bool {
     let Ok(url) = url.parse::<Uri>() else { return false };
     let (Some(host), Some(authority)) = (url.host(), url.authority()) else { return false };
@@ -120,7 +121,7 @@ fn is_https(url: &str) -> bool {
     url.scheme() == Some(&Scheme::HTTPS) && !host.is_empty() && authority.as_str() == expected
 }
 
-/// The longest that the name of a namespace can be.
+/// Maximum length of a namespace name.
 const NAMESPACE_MAX: usize = 63;
 
 #[cfg(test)]
@@ -142,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn an_access_is_read_as_it_is_written() {
+    fn an_access_survives_a_round_trip() {
         assert_eq!(Access::read(&value(&access())), Ok(access()));
         let plain = Access { ca: None, ..access() };
         assert_eq!(Access::read(&value(&plain)), Ok(plain));
     }
 
     #[test]
-    fn a_certificate_comes_without_its_key_and_is_kept_with_it() {
+    fn a_certificate_is_sent_without_its_key_and_stored_with_it() {
         let (certificate, key) = ("Q0VSVA==".to_owned(), "S0VZ".to_owned().into());
         let with = |key| Access {
             credentials: Credentials::Certificate { certificate: certificate.clone(), key },
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_files_that_it_names_are_not_taken() {
+    fn programs_and_files_in_a_kubeconfig_are_ignored() {
         let mut kubeconfig = value(&access());
         kubeconfig["users"][0]["user"]["exec"] = json!({ "command": "sh" });
         kubeconfig["clusters"][0]["cluster"]["proxy-url"] = "http://evil".into();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_fields_are_named() {
         for (pointer, what) in [
             ("/clusters/0/cluster/server", "server"),
             ("/contexts/0/context/namespace", "namespace"),

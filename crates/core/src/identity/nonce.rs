@@ -1,20 +1,20 @@
-//! Nonces: what proves to a peer that two requests come from the same cluster. A cluster's nonce
-//! for a peer with a certificate never changes, so it can always ask again, and no peer can guess the
-//! others' one. Who only says that it is a peer shows another certificate, and learns nothing that
-//! counts at the real one.
+//! Nonces prove to a peer that two requests come from the same cluster. The nonce for a peer and
+//! its certificate never changes, so a request can always be repeated, and no peer can guess the
+//! nonce for another one. A server that pretends to be a peer presents another certificate, and
+//! learns no nonce that the real peer accepts.
 
 use tombolo_api::{ClusterId, Fingerprint, auth::Confidential};
 
 use crate::digest::{hex, sha256};
 
-/// The nonce for a peer that shows this certificate, made of a key that never leaves this cluster.
+/// The nonce for a peer with this certificate, derived from a key that never leaves this cluster.
 pub fn nonce(key: &[u8], peer: &ClusterId, shown: Fingerprint) -> Confidential {
-    // Twice, as in HMAC: a hash of what starts with a secret can be continued by who has seen it.
+    // Two passes, as in HMAC: a plain hash of key and data allows length extension.
     let inner = sha256(&[key, peer.as_str().as_bytes(), &shown.0]);
     hex(&sha256(&[key, &inner])).into()
 }
 
-/// What is kept of a peer's nonce.
+/// The hash of a peer's nonce, which is stored in its place.
 pub fn hash(nonce: &Confidential) -> String {
     hex(&sha256(&[nonce.reveal().as_bytes()]))
 }
@@ -24,13 +24,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nonces_differ_by_peer_and_certificate_and_key_and_by_nothing_else() {
+    fn nonces_depend_on_peer_certificate_and_key() {
         let (rome, milan) = ("rome".parse().unwrap(), "milan".parse().unwrap());
         let (shown, other) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
         let usual = nonce(b"key", &rome, shown);
         assert_eq!(nonce(b"key", &rome, shown), usual);
         assert_ne!(nonce(b"key", &milan, shown), usual);
-        assert_ne!(nonce(b"key", &rome, other), usual, "a stranger would know it");
+        assert_ne!(nonce(b"key", &rome, other), usual, "an impostor would learn it");
         assert_ne!(nonce(b"other", &rome, shown), usual);
         assert_eq!(usual.reveal().len(), 64);
     }

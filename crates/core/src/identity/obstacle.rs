@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_expected_certificate_is_named_by_its_origin() {
         let advice = Obstacle::OtherCertificate.advice(&entry()).unwrap();
-        assert_eq!(advice, "expected is the certificate that spec.fingerprint was set to");
+        assert_eq!(advice, "expected is the certificate that a user has set in spec.fingerprint");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The record of a request for an identity: a Secret that the auth service writes, and in which
-//! the control plane leaves the answer for it.
+//! The record of a request for an identity: a Secret that the auth service writes, and in which the
+//! controllers put the answer.
 
 use std::collections::BTreeMap;
 
@@ -13,38 +13,38 @@ use tombolo_api::{
 
 use super::nonce::hash;
 
-/// A request for an identity, and the answer once there is one.
+/// A request for an identity, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Id of the cluster that asks.
+    /// Id of the requesting cluster.
     pub cluster_id: ClusterId,
-    /// Its name, if it has said so.
+    /// Its name, if given.
     pub cluster_name: Option<ClusterName>,
-    /// URL of its auth service, if it has said so.
+    /// URL of its auth service, if given.
     pub auth_url: Option<String>,
-    /// The token for an identity in return, if it gave one.
+    /// The token for an identity in the requesting cluster, if given.
     pub return_token: Option<Confidential>,
-    /// Hash of its nonce, if it gave one.
+    /// Hash of its nonce, if given.
     pub nonce_hash: Option<String>,
-    /// The certificate that it asks for, as a signing request in PEM. `None`: it asks for a token.
+    /// The signing request in PEM. `None`: it requests a token.
     pub signing_request: Option<String>,
-    /// Tells this request from earlier ones of the same cluster.
+    /// Id of this request: distinguishes it from earlier ones of the same cluster.
     pub request: String,
-    /// The request that was answered last.
+    /// Id of the request that was answered last.
     pub answered: Option<String>,
-    /// The answer: an identity, until it was handed over.
+    /// The answer: an identity, until it is delivered.
     pub kubeconfig: Option<Confidential>,
-    /// The answer in the place of an identity: why there is none.
+    /// The answer instead of an identity: a refusal.
     pub refusal: Option<AuthError>,
-    /// When it was answered.
+    /// Time of the answer.
     pub answered_at: Option<Timestamp>,
-    /// Where the identity's things are: the tenant namespace.
+    /// The tenant namespace.
     pub tenant: Option<String>,
-    /// Whether the cluster gives its identity back.
+    /// Whether the cluster has released its identity.
     pub released: bool,
 }
 
-/// A Secret that is no [`Record`].
+/// A Secret that is not a [`Record`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the record of a request for an identity has no valid {0:?}")]
 pub struct NotARecord(&'static str);
@@ -56,23 +56,21 @@ pub fn record_name(cluster: &ClusterId) -> String {
     format!("{NAME_PREFIX}{cluster}")
 }
 
-/// Whose record a Secret is, though nothing else in it may be readable: what it says, or what it is
-/// called.
+/// Cluster id of a record, even if nothing else in it is readable: from its data or its name.
 pub fn recorded_cluster(secret: &Secret) -> Option<ClusterId> {
-    let said = secret.data.as_ref().and_then(|data| data.get(CLUSTER_ID));
-    let said = said.and_then(|bytes| str::from_utf8(&bytes.0).ok()?.parse().ok());
-    let called = || secret.metadata.name.as_ref()?.strip_prefix(NAME_PREFIX)?.parse().ok();
-    said.or_else(called)
+    let field = secret.data.as_ref().and_then(|data| data.get(CLUSTER_ID));
+    let field = field.and_then(|bytes| str::from_utf8(&bytes.0).ok()?.parse().ok());
+    let by_name = || secret.metadata.name.as_ref()?.strip_prefix(NAME_PREFIX)?.parse().ok();
+    field.or_else(by_name)
 }
 
-/// Name of the Secret, beside the records, with the token that one cluster may show besides the
-/// one for all.
+/// Name of the Secret, in the namespace of the records, with a token for one cluster only.
 pub fn return_token_name(cluster: &ClusterId) -> String {
     format!("return-token-{cluster}")
 }
 
 impl Record {
-    /// The record of a new request; `id` tells it from others.
+    /// The record of a new request with this id.
     pub fn of(request: &IdentityRequest, id: String) -> Self {
         Self {
             cluster_id: request.cluster_id.clone(),
@@ -125,7 +123,7 @@ impl Record {
         let mut secret = Secret::default();
         secret.metadata.name = Some(record_name(&self.cluster_id));
         secret.metadata.namespace = Some(AUTH_NAMESPACE.to_owned());
-        // What is made for it is removed with it.
+        // The objects made for it are removed with it.
         secret.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         secret.metadata.labels = Some(BTreeMap::from([
             (CLUSTER_ID_LABEL.to_owned(), self.cluster_id.to_string()),
@@ -155,21 +153,22 @@ impl Record {
         secret
     }
 
-    /// Whether the request waits for an answer.
+    /// Whether the request is not answered yet.
     pub fn is_open(&self) -> bool {
         self.answered.as_ref() != Some(&self.request)
     }
 
-    /// When an answer that nobody has taken is to be forgotten.
+    /// When to delete an answer that was not delivered.
     pub fn forget_at(&self) -> Option<Timestamp> {
         self.kubeconfig.as_ref()?;
         Some(
-            self.answered_at
-                .map_or(Timestamp::MIN, |time| time.saturating_add(KEPT).unwrap_or(time)),
+            self.answered_at.map_or(Timestamp::MIN, |time| {
+                time.saturating_add(ANSWER_RETENTION).unwrap_or(time)
+            }),
         )
     }
 
-    /// The same without what is confidential: all that is kept of it.
+    /// The record without confidential data, as it is stored after delivery.
     pub fn handed_over(&self) -> Self {
         Self { kubeconfig: None, return_token: None, ..self.clone() }
     }
@@ -189,8 +188,8 @@ const ANSWERED_AT: &str = "answeredAt";
 const TENANT: &str = "tenantNamespace";
 const RELEASED: &str = "released";
 
-/// How long an answer may wait to be handed over.
-const KEPT: SignedDuration = SignedDuration::from_secs(30);
+/// How long an answer is stored for delivery.
+const ANSWER_RETENTION: SignedDuration = SignedDuration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_is_written() {
+    fn a_record_survives_a_round_trip() {
         let mut record = record(Some("n"));
         assert_eq!(Record::read(&record.to_secret()), Ok(record.clone()));
         record.kubeconfig = Some("k".to_owned().into());
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_garbled_still_says_whose_it_is() {
+    fn a_corrupt_record_still_has_its_cluster_id() {
         let mut secret = record(None).to_secret();
         let data = secret.data.as_mut().unwrap();
         data.remove("request");
@@ -236,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn neither_the_nonce_nor_the_token_is_recorded() {
+    fn neither_nonce_nor_token_is_recorded() {
         let secret = record(Some("n0nce")).to_secret();
         let data = secret.data.unwrap();
         assert!(data.values().all(|value| value.0 != b"n0nce" && value.0 != b"t"));
     }
 
     #[test]
-    fn an_answer_is_to_one_request() {
+    fn an_answer_belongs_to_one_request() {
         let mut record = record(None);
         assert!(record.is_open());
         record.answered = Some("1".to_owned());
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_nobody_takes_is_forgotten() {
+    fn an_undelivered_answer_expires() {
         let mut record = record(Some("n"));
         assert_eq!(record.forget_at(), None);
         record.kubeconfig = Some("k".to_owned().into());
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_confidential_is_left_once_handed_over() {
+    fn nothing_confidential_is_stored_after_delivery() {
         let mut record = record(Some("n"));
         record.kubeconfig = Some("k".to_owned().into());
         let left = record.handed_over();

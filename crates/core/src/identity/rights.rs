@@ -1,5 +1,5 @@
-//! What a peer's identity may do, in its tenant namespace and in the twins of its namespaces. It
-//! grows when a peering is accepted and shrinks when the peering ends.
+//! Rights of a peer's identity in its tenant namespace and its twin namespaces. They grow when a
+//! peering is accepted and shrink when it ends.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use tombolo_api::{
@@ -10,21 +10,21 @@ use tombolo_api::{
 
 use crate::view::Request;
 
-/// How far the peering with the owner of an identity has come.
+/// Stage of the peering with the owner of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It has an identity, and no more.
+    /// It only has an identity.
     Known,
-    /// This cluster has asked it for a peering.
+    /// This cluster has requested a peering.
     Peered,
     /// This cluster has accepted its request: its pods may run here.
     Hosted,
 }
 
-/// The stage, from the requests in the tenant namespace: the peer's, which has to be accepted, and
-/// our own, by which we agree to get an offer and a network. Which is which its name says: the peer
-/// can write none that is called after us. A request that is being deleted counts until it is gone,
-/// for there is still much to take down.
+/// The stage by the requests in the tenant namespace: the peer's, which has to be accepted, and our
+/// own, by which we agree to an offer and a network. They differ by name: the peer can't write one
+/// with our name. A request that is being deleted counts until it is gone, because the peering is
+/// still being taken down.
 pub fn stage<'a>(us: &ClusterName, requests: impl IntoIterator<Item = Request<'a>>) -> Stage {
     let stage = |request: Request<'_>| {
         let ours = request.name == us.as_str();
@@ -37,16 +37,16 @@ pub fn stage<'a>(us: &ClusterName, requests: impl IntoIterator<Item = Request<'a
     requests.into_iter().map(stage).max().unwrap_or(Stage::Known)
 }
 
-/// The ClusterRole by which it may do something in the twins of its namespaces: as long as its pods may
-/// run here whatever these need, then what it takes to end them.
+/// The ClusterRole of an identity in its twin namespaces: all that pods need while they may run
+/// here, then only what deletes them.
 pub fn twin_role(stage: Stage) -> &'static str {
     if stage >= Stage::Hosted { TWIN_ROLE } else { ENDING_TWIN_ROLE }
 }
 
-/// What the identity may do, in its tenant namespace and nowhere else. Whatever it writes is
-/// called after it, and written by apply: `create` is bound to a name that way only. It may
-/// always read what both sides exchange there and delete what is its own, so that taking down a
-/// peering never fails for want of rights.
+/// Rules of the identity in its tenant namespace, its only Role. It writes only objects with its
+/// own name, by apply, because only then is `create` bound to a name. It may always read the
+/// exchanged objects and delete its own, so that taking down a peering never fails for lack of
+/// rights.
 pub fn rules(peer: &ClusterName, stage: Stage) -> Vec<PolicyRule> {
     let mut rules = vec![rule("", "serviceaccounts/token", &["create"], Some(TENANT_ACCOUNT))];
     for (group, kind, from) in EXCHANGED {
@@ -58,7 +58,7 @@ pub fn rules(peer: &ClusterName, stage: Stage) -> Vec<PolicyRule> {
     rules
 }
 
-/// The kinds that clusters send one another, and from when on.
+/// The kinds that clusters exchange, and the first stage in which they do.
 const EXCHANGED: [(&str, &str, Stage); 4] = [
     ("discovery.liqo.io", "resourcerequests", Stage::Known),
     ("net.liqo.io", "networkconfigs", Stage::Peered),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_ours_or_an_accepted_one_makes_a_peering() {
+    fn our_own_or_an_accepted_request_makes_a_peering() {
         let (pending, accepted) = (request(RequestState::Pending), request(RequestState::Accepted));
         let (refused, us) = (request(RequestState::Refused), "milan".parse().unwrap());
         assert_eq!(stage(&us, []), Stage::Known);
@@ -122,16 +122,20 @@ mod tests {
         assert_eq!(stage(&us, [&pending, &accepted]), Stage::Hosted);
         let ours = "rome".parse().unwrap();
         assert_eq!(stage(&ours, [&pending]), Stage::Peered);
-        assert_eq!(stage(&ours, [&accepted]), Stage::Peered, "it does not make the other a guest");
+        assert_eq!(
+            stage(&ours, [&accepted]),
+            Stage::Peered,
+            "our own request does not host the peer"
+        );
         assert_eq!(stage(&ours, [&refused]), Stage::Known);
         let mut leaving = accepted.clone();
         leaving.metadata.deletion_timestamp =
             Some(serde_json::from_value(serde_json::json!("2026-05-01T12:00:00Z")).unwrap());
-        assert_eq!(stage(&us, [&leaving]), Stage::Hosted, "much is still to be taken down");
+        assert_eq!(stage(&us, [&leaving]), Stage::Hosted, "the peering is still being taken down");
     }
 
     #[test]
-    fn only_a_guest_does_more_in_twins_than_to_end_what_is_there() {
+    fn only_a_hosted_peer_may_create_objects_in_twin_namespaces() {
         assert_eq!(twin_role(Stage::Hosted), "liqo-twin");
         for stage in [Stage::Known, Stage::Peered] {
             assert_eq!(twin_role(stage), "liqo-twin-ending");
@@ -152,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_written_carries_the_peers_name() {
+    fn writes_are_restricted_to_the_peers_name() {
         for stage in [Stage::Known, Stage::Peered, Stage::Hosted] {
             for rule in rules(&"rome".parse().unwrap(), stage) {
                 let reads = rule.verbs.iter().all(|verb| verb == "list" || verb == "watch");

@@ -1,9 +1,9 @@
-//! The token in a Secret, as people and programs put it there.
+//! Reads the token of a Secret.
 
 use k8s_openapi::api::core::v1::Secret;
 use tombolo_api::{auth::Confidential, names::AUTH_TOKEN_KEY};
 
-/// The token in a Secret, without the blanks around it. What is nothing but blanks, or no text, is none.
+/// The token in a Secret, trimmed. `None` if it is blank or not UTF-8.
 pub fn token_in(secret: &Secret) -> Option<Confidential> {
     let bytes = &secret.data.as_ref()?.get(AUTH_TOKEN_KEY)?.0;
     let text = std::str::from_utf8(bytes).ok()?.trim();
@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blanks_are_no_token() {
+    fn a_blank_token_is_none() {
         let secret = |bytes: &[u8]| Secret {
             data: Some([(AUTH_TOKEN_KEY.to_owned(), ByteString(bytes.to_vec()))].into()),
             ..Secret::default()

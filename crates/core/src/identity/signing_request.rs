@@ -1,5 +1,5 @@
-//! What other clusters ask to have signed, checked to the last bit: who approves a certificate for
-//! the wrong name has given away the cluster.
+//! Strict checks of the signing requests of other clusters: a certificate for the wrong name gives
+//! away this cluster.
 
 use x509_parser::{
     certification_request::X509CertificationRequest,
@@ -12,49 +12,54 @@ use x509_parser::{
 
 use super::{ORGANISATION, Subject};
 
-/// A signing request that nobody signs here.
+/// A signing request that is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the signing request can't be taken: {0}")]
-pub struct Unacceptable(&'static str);
+#[error("the signing request is rejected: {0}")]
+pub struct InvalidSigningRequest(&'static str);
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// Whom the request is for, if there is nothing wrong with it: one certificate, signed with its own
-/// key, for a [`Subject`] and nothing else. `is_signed` says whether the signature of a request in
-/// DER is by the key that is in it.
+/// The subject of a valid request: one request, signed with its own key, for a [`Subject`] and
+/// nothing else. `is_signed` verifies the signature of a request in DER.
 pub fn requested(
     pem: &str,
     is_signed: impl FnOnce(&[u8]) -> bool,
-) -> Result<Subject, Unacceptable> {
+) -> Result<Subject, InvalidSigningRequest> {
     let framed = pem.trim().strip_prefix(BEGIN).and_then(|text| text.strip_suffix(END));
     if framed.is_none_or(|text| text.contains('-') || !text.starts_with(['\r', '\n'])) {
-        return Err(Unacceptable("not one CERTIFICATE REQUEST in PEM and nothing else"));
+        return Err(InvalidSigningRequest("it is not exactly one CERTIFICATE REQUEST in PEM"));
     }
-    let (_, block) = parse_x509_pem(pem.as_bytes()).map_err(|_| Unacceptable("no PEM"))?;
+    let (_, block) =
+        parse_x509_pem(pem.as_bytes()).map_err(|_| InvalidSigningRequest("it is not PEM"))?;
     let (rest, request) = X509CertificationRequest::from_der(&block.contents)
-        .map_err(|_| Unacceptable("no signing request"))?;
+        .map_err(|_| InvalidSigningRequest("it is not a PKCS#10 request"))?;
     if !rest.is_empty() {
-        return Err(Unacceptable("something follows it"));
+        return Err(InvalidSigningRequest("there is data after the request"));
     }
     if !is_signed(&block.contents) {
-        return Err(Unacceptable("the signature is not by its key"));
+        return Err(InvalidSigningRequest("it is not signed with its own key"));
     }
-    // What is around the signed part is nobody's signature, and is read less strictly.
+    // The bytes around the signed part are not signed, and parsed less strictly.
     if as_der(&request) != block.contents {
-        return Err(Unacceptable("it is not in the one form that DER has for it"));
+        return Err(InvalidSigningRequest("it is not in canonical DER"));
     }
     let info = &request.certification_request_info;
     if !info.attributes().is_empty() {
-        return Err(Unacceptable("it asks for other names or extensions"));
+        return Err(InvalidSigningRequest("it requests other names or extensions"));
     }
-    if !is_sane(&info.subject_pki.parsed().map_err(|_| Unacceptable("no key"))?) {
-        return Err(Unacceptable("the key is neither P-256, P-384 nor RSA of at least 2048 bits"));
+    if !is_supported(
+        &info.subject_pki.parsed().map_err(|_| InvalidSigningRequest("it has no valid key"))?,
+    ) {
+        return Err(InvalidSigningRequest(
+            "the key is neither P-256, P-384 nor RSA of at least 2048 bits",
+        ));
     }
-    named(&info.subject).ok_or(Unacceptable("it is not for O=liqo.io, CN=liqo:<id>:<generation>"))
+    named(&info.subject)
+        .ok_or(InvalidSigningRequest("it is not for O=liqo.io, CN=liqo:<id>:<generation>"))
 }
 
-/// The request as it has to be written.
+/// The request in canonical DER.
 fn as_der(request: &X509CertificationRequest<'_>) -> Vec<u8> {
     const SEQUENCE: u8 = 0x30;
     let algorithm = &request.signature_algorithm;
@@ -76,7 +81,7 @@ fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     [&[tag], &*length, &content].concat()
 }
 
-fn is_sane(key: &PublicKey<'_>) -> bool {
+fn is_supported(key: &PublicKey<'_>) -> bool {
     match key {
         PublicKey::EC(point) => [256, 384].contains(&point.key_size()),
         PublicKey::RSA(key) => (2048..=8192).contains(&key.key_size()),
@@ -114,15 +119,15 @@ mod tests {
     const GOOD: &str = include_str!("../../../../fuzz/corpus/signing_request/good.pem");
 
     #[test]
-    fn a_request_is_taken_if_it_is_signed() {
+    fn a_signed_request_is_accepted() {
         let subject = requested(GOOD, |_| true).unwrap();
         assert_eq!(subject.to_string(), "liqo:rome:7d2c");
-        let unsigned = Unacceptable("the signature is not by its key");
+        let unsigned = InvalidSigningRequest("it is not signed with its own key");
         assert_eq!(requested(GOOD, |_| false), Err(unsigned));
     }
 
     #[test]
-    fn what_comes_before_or_after_it_is_not_ignored() {
+    fn text_before_or_after_the_request_is_rejected() {
         for text in [
             "",
             "PEM",

@@ -1,27 +1,28 @@
-//! Whom a certificate names: a cluster, in one generation of its identity. Kubernetes can't revoke a
-//! certificate, but rights are bound to this exact user, and no generation ever comes again.
+//! The user name in a certificate: a cluster and the generation of its identity. Kubernetes can't
+//! revoke a certificate, but rights are bound to this exact user, and a generation is never used
+//! again.
 
 use std::{fmt, str::FromStr};
 
 use tombolo_api::ClusterId;
 
-/// The organisation in every certificate of a cluster. No rights are bound to it.
+/// The organisation in every cluster's certificate. It has no rights.
 pub const ORGANISATION: &str = "liqo.io";
 
 const PREFIX: &str = "liqo";
 
-/// The user that a certificate is for: `liqo:<cluster id>:<generation>`.
+/// The user of a certificate: `liqo:<cluster id>:<generation>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The cluster.
     pub cluster_id: ClusterId,
-    /// Which of its identities, one after the other.
+    /// Generation of its identity.
     pub generation: String,
 }
 
-/// A name that is no [`Subject`].
+/// A name that is not a [`Subject`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a cluster's certificate is for liqo:<cluster id>:<generation>")]
+#[error("the user in a cluster's certificate must be liqo:<cluster id>:<generation>")]
 pub struct NotASubject;
 
 impl fmt::Display for Subject {
@@ -48,7 +49,7 @@ impl FromStr for Subject {
     }
 }
 
-/// Whether a text can be the generation of an identity.
+/// Whether a text is a valid generation.
 pub fn is_generation(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
     (1..=63).contains(&text.len()) && text.chars().all(plain)
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_is_read_as_it_is_written() {
+    fn a_subject_survives_a_round_trip() {
         let subject: Subject = "liqo:id-of-rome:7d2c-11".parse().unwrap();
         assert_eq!(subject.cluster_id.as_str(), "id-of-rome");
         assert_eq!(subject.generation, "7d2c-11");
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_a_subject() {
+    fn other_names_are_rejected() {
         for name in [
             "",
             "liqo",

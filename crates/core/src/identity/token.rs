@@ -1,22 +1,22 @@
-//! What a service account's token says of itself: whose it is and how long it counts. It is only
-//! read here, never believed: the API server that it is shown to checks it.
+//! The claims of a ServiceAccount token. They are only read here, not verified: the API server that
+//! it is for does that.
 
 use serde::Deserialize;
 
 use super::Lifetime;
 
-/// What a token says.
+/// Claims of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenClaims {
-    /// How long it counts.
+    /// Lifetime of the token.
     pub lifetime: Lifetime,
-    /// The ServiceAccount whose token it is.
+    /// Name of the ServiceAccount.
     pub account: String,
 }
 
-/// A text that is no token of a service account.
+/// A text that is not a ServiceAccount token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a service account's token with an expiry")]
+#[error("not a ServiceAccount token with an expiry")]
 pub struct NotAToken;
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct Claims {
 impl TokenClaims {
     /// Reads a token. `base64` decodes the URL-safe form without padding.
     pub fn read(token: &str, base64: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self, NotAToken> {
-        // It is to be shown in a header.
+        // It is sent in an HTTP header.
         if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(NotAToken);
         }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_says_whose_it_is_and_how_long_it_counts() {
+    fn a_token_has_an_account_and_a_lifetime() {
         let claims =
             br#"{"iat":1000,"exp":4000,"sub":"system:serviceaccount:tenant:liqo-cluster"}"#;
         let decode = |body: &str| (body == "body").then(|| claims.to_vec());
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn invalid_tokens_are_rejected() {
         let plain = |text: &str| Some(text.as_bytes().to_vec());
         for text in ["", "a", "a.b.c", r#"a.{"exp":1}.c"#] {
             assert_eq!(TokenClaims::read(text, plain), Err(NotAToken), "{text:?}");

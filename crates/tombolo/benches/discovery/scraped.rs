@@ -26,7 +26,7 @@ impl Scraped {
 
     /// Number of clusters announced in its local networks.
     pub fn neighbours(&self) -> f64 {
-        self.0["tombolo_discovery_neighbours"]
+        self.0["tombolo_discovery_announced_clusters"]
     }
 
     /// The mean of the measurements since `before` in milliseconds, if there are any.

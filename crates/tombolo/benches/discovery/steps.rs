@@ -4,10 +4,10 @@ use crate::scraped::Scraped;
 
 /// The steps, by their names in the design document and in the metrics.
 pub const STEPS: [(&str, &str); 4] = [
-    ("mDNS parsing", "parse"),
-    ("create ForeignCluster", "create"),
-    ("get cluster info", "info"),
-    ("retrieve identity", "identity"),
+    ("mDNS parsing", "parse_announcement"),
+    ("create ForeignCluster", "create_foreign_cluster"),
+    ("get cluster info", "get_cluster_info"),
+    ("retrieve identity", "request_identity"),
 ];
 
 /// One discovery, in milliseconds.
@@ -28,10 +28,11 @@ impl Run {
     pub fn of(before: &Scraped, after: &Scraped, seen: f64, write: f64) -> Self {
         let steps = STEPS.map(|(_, step)| {
             let labels = format!("step=\"{step}\"");
-            after.since(before, "tombolo_discovery_step_seconds", &labels)
+            after.since(before, "tombolo_discovery_step_duration_seconds", &labels)
         });
-        let told = ["never", "before"].into_iter().find_map(|met| {
-            after.since(before, "tombolo_discovery_seconds", &format!("met=\"{met}\""))
+        let told = ["issued", "reused"].into_iter().find_map(|source| {
+            let labels = format!("identity=\"{source}\"");
+            after.since(before, "tombolo_discovery_duration_seconds", &labels)
         });
         Self { steps, told, seen, write }
     }

@@ -119,13 +119,13 @@ async fn by_another_host(rome: &Cluster, milan: &Cluster, controller: &mut Contr
     controller.sync().await;
     let expected = fingerprint(rome).await;
     knows_by_hand(milan, OTHER_HOST, &expected).await;
-    let told = refusal(milan, "OtherCertificate", &format!("expected was {expected}")).await;
+    let told = refusal(milan, "OtherCertificate", &format!("expected {expected}")).await;
     let url = format!("https://{OTHER_HOST}");
     assert!(told.contains(&url), "{told}");
     is_forgotten(milan).await;
     let flags = ["peer", &url, "--fingerprint", &expected, "--timeout", "5"];
     let said = refused(milan, &flags).await;
-    assert!(said.contains(&format!("expected was {expected}")), "{said}");
+    assert!(said.contains(&format!("expected {expected}")), "{said}");
     let log = controller.nginx.logs(&[]).await;
     assert!(!log.contains(OTHER_HOST), "no request is sent under another certificate: {log}");
 

@@ -1,5 +1,5 @@
-//! The end of a ForeignCluster: the other cluster's request is refused, and when nothing of a
-//! peering is left, the identity is given back and what was made for it is removed.
+//! Deletion of a ForeignCluster: the other cluster's request is refused, and when nothing of a
+//! peering is left, the identity is released and the objects made for it are removed.
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, ResourceExt, api::ListParams};
@@ -19,69 +19,70 @@ use tombolo_core::{
 use tombolo_runtime::writer;
 use tracing::info;
 
-use super::{Error, auth_service::AuthService, forgotten, stored::Stored};
+use super::{Error, auth_service::AuthService, retained_identity, stored_identity::StoredIdentity};
 use crate::{
     context::Context,
     identity::{self, failed, tenant},
 };
 
-/// Whether the entry can go: what it stood for has been removed. `false` waits for the peering.
+/// Whether the finalizer can go: everything that belongs to the entry is removed. `false` waits for
+/// the end of the peering.
 pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result<bool, Error> {
     let (client, us) = (&context.client, &context.settings.cluster_name);
     let Some(peer) = &entry.spec.cluster_identity else { return Ok(true) };
     let Some(namespace) = tenant::find(client, &peer.cluster_id).await? else { return Ok(true) };
     let clusters = Api::<ForeignCluster>::all(client.clone());
     let others =
-        clusters.list(&ListParams::default()).await.map_err(failed("list the clusters"))?;
+        clusters.list(&ListParams::default()).await.map_err(failed("list ForeignClusters"))?;
     let tenant_name = namespace.name_any();
     if is_left_to_others(entry, &others.items) || peer.cluster_id == context.settings.cluster_id {
         return Ok(true);
     }
     let requests = Api::<ResourceRequest>::namespaced(client.clone(), &tenant_name);
-    let asked = requests.list(&ListParams::default()).await;
-    let asked = asked.map_err(failed(format!("list the requests in {tenant_name}")))?.items;
-    let asked: Vec<_> = asked.iter().map(Request::from_resource).collect();
-    if asked.iter().any(|request| is_asked_anew(request, us, entry)) {
-        // What else is there is for the entry that comes with the new request.
-        let ours = asked.iter().any(|request| farewell(request, us) == Farewell::Wait);
+    let list = requests.list(&ListParams::default()).await;
+    let list = list.map_err(failed(format!("list ResourceRequests in {tenant_name}")))?.items;
+    let list: Vec<_> = list.iter().map(Request::from_resource).collect();
+    if list.iter().any(|request| is_asked_anew(request, us, entry)) {
+        // Everything else belongs to the entry that is made for the new request.
+        let ours = list.iter().any(|request| farewell(request, us) == Farewell::Wait);
         return Ok(!ours && !tenant::has_borrowed(client, &tenant_name).await?);
     }
-    let waiting = refuse(context, &requests, &asked).await?;
+    let waiting = refuse(context, &requests, &list).await?;
     if waiting || tenant::has_peering(client, &tenant_name, us).await? {
         return Ok(false);
     }
-    let stored = Stored::read(client, &tenant_name).await?;
-    if !forgotten::keeps(context, entry, &tenant_name, stored.as_ref()).await? {
-        let from = giver(context, entry, &peer.cluster_id, stored).await?;
-        give_back(context, &namespace, &peer.cluster_id, from).await?;
+    let stored = StoredIdentity::read(client, &tenant_name).await?;
+    if !retained_identity::retain(context, entry, &tenant_name, stored.as_ref()).await? {
+        let from = issuer(context, entry, &peer.cluster_id, stored).await?;
+        release(context, &namespace, &peer.cluster_id, from).await?;
     }
     Ok(true)
 }
 
-/// Whom to tell that the identity is given back, and what shows that it is ours. By its certificate it
-/// is who gave it: the entry may have followed somebody else since.
-async fn giver(
+/// The auth service to release the identity at, and the nonce. It is the one that issued the
+/// identity, by its certificate: the entry may point to another server by now.
+async fn issuer(
     context: &Context,
     entry: &ForeignCluster,
     peer: &ClusterId,
-    stored: Option<Stored>,
+    stored: Option<StoredIdentity>,
 ) -> Result<Option<(AuthService, Confidential)>, Error> {
     let (url, pin) = (&entry.spec.auth_url, entry.spec.fingerprint);
     if let Some(stored) = stored {
-        let giver = stored.giver(entry);
-        let before = stored.auth_url.as_ref().filter(|_| giver != pin);
-        let service = giver.map(|giver| AuthService::new(before.unwrap_or(url), Some(giver)));
+        let issuer = stored.issuer(entry);
+        let before = stored.auth_url.as_ref().filter(|_| issuer != pin);
+        let service = issuer.map(|issuer| AuthService::new(before.unwrap_or(url), Some(issuer)));
         return Ok(service.map(|service| (service, stored.nonce)));
     }
-    // It may have been asked for, only not stored; but nobody is asked before it is pinned.
+    // An identity may have been issued but not stored; none is requested before the fingerprint is
+    // pinned.
     let Some(pin) = pin else { return Ok(None) };
     let nonce = identity::nonce_for(&context.client, peer, pin).await?;
     Ok(Some((AuthService::new(url, Some(pin)), nonce)))
 }
 
-/// Gives back the identity that there is at another cluster, by its auth service, and removes what
-/// was made for it.
-pub(super) async fn give_back(
+/// Releases the identity at the other cluster's auth service, and removes the objects made for it.
+pub(super) async fn release(
     context: &Context,
     namespace: &Namespace,
     peer: &ClusterId,
@@ -90,9 +91,9 @@ pub(super) async fn give_back(
     let client = &context.client;
     if let Some((service, nonce)) = from {
         let release = IdentityRelease { cluster_id: context.settings.cluster_id.clone(), nonce };
-        // It may be gone for good: no reason to keep what there is here.
+        // The other cluster may be gone for good: clean up here anyway.
         if let Err(failure) = service.release(&release).await {
-            info!(cluster = %peer, "give the identity back: {failure}");
+            info!(cluster = %peer, "can't release the identity: {failure}");
         }
     }
     let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
@@ -109,8 +110,8 @@ async fn delete(secrets: &Api<Secret>, name: &str) -> Result<(), Error> {
     Ok(writer::absent_is_fine(gone).map_err(failed(format!("delete Secret {name}")))?)
 }
 
-/// Refuses what the other cluster asks for, which ends the peering there too. Whether there are
-/// requests to wait for.
+/// Refuses the other cluster's requests, which ends the peering there too. Returns whether there
+/// are requests to wait for.
 async fn refuse(
     context: &Context,
     api: &Api<ResourceRequest>,
@@ -123,10 +124,13 @@ async fn refuse(
         if farewell == Farewell::Refuse {
             let name = request.name;
             let status = json!({ "state": RequestState::Refused });
-            let said = writer::apply_status(api, super::MANAGER, name, &status).await;
-            writer::absent_is_fine(said.map(drop))
-                .map_err(failed(format!("refuse the ResourceRequest of {name}")))?;
-            info!(cluster = name, "refused: its ForeignCluster is being deleted");
+            let written = writer::apply_status(api, super::MANAGER, name, &status).await;
+            writer::absent_is_fine(written.map(drop))
+                .map_err(failed(format!("refuse ResourceRequest {name}")))?;
+            info!(
+                cluster = name,
+                "refused the ResourceRequest: the ForeignCluster is being deleted"
+            );
         }
     }
     Ok(waiting)

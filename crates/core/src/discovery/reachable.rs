@@ -1,26 +1,26 @@
-//! At which of its addresses a cluster that was heard is reached.
+//! Selects the address at which an announced cluster is reached.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 
-use super::interfaces::{is_of_a_host, is_of_link};
+use super::interfaces::{is_host_address, is_link_local};
 
-/// Whether an announced address can be used: it is of another host, and means the same in a URL.
-/// An IPv6 address of the link does not, as it needs the name of an interface beside it.
+/// Whether an announced address is usable in a URL: a host address, and no link-local IPv6 address,
+/// which needs a zone.
 pub(super) fn is_usable(address: IpAddr) -> bool {
-    is_of_a_host(address) && !(address.is_ipv6() && is_of_link(address))
+    is_host_address(address) && !(address.is_ipv6() && is_link_local(address))
 }
 
-/// The address to reach a cluster at, of those that it announces: one in a network that we are in
-/// before others, IPv4 before IPv6. One that we have ourselves leads to us.
+/// The best of the announced addresses: one in a network of this node first, IPv4 before IPv6.
+/// Addresses of this node itself are skipped.
 pub fn best_address(announced: &BTreeSet<IpAddr>, ours: &[IpNet]) -> Option<IpAddr> {
-    let leads_to_us = |address: &IpAddr| ours.iter().any(|net| net.addr() == *address);
+    let is_own = |address: &IpAddr| ours.iter().any(|net| net.addr() == *address);
     let rank = |address: &IpAddr| {
         let is_far = !ours.iter().any(|net| net.contains(address));
-        (is_far, is_of_link(*address), *address)
+        (is_far, is_link_local(*address), *address)
     };
-    announced.iter().copied().filter(|it| is_usable(*it) && !leads_to_us(it)).min_by_key(rank)
+    announced.iter().copied().filter(|it| is_usable(*it) && !is_own(it)).min_by_key(rank)
 }
 
 #[cfg(test)]
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_in_a_network_of_ours_comes_first() {
+    fn an_address_in_a_local_network_comes_first() {
         let ours = ["192.0.2.1/24", "198.51.100.1/24", "2001:db8::1/64"];
         let ours = ours.map(|text| text.parse().unwrap());
         for (announced, best) in [

@@ -1,5 +1,5 @@
-//! Asks another cluster for an identity: for a certificate first, and for a token where its auth
-//! service knows of no certificates.
+//! Requests an identity from another cluster: a certificate, or a token where its auth service does
+//! not know certificates.
 
 use http::StatusCode;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -21,16 +21,16 @@ use tombolo_core::{
         token_in,
     },
 };
-use tombolo_runtime::{metrics::Met, observe::Watched};
+use tombolo_runtime::{metrics::IdentitySource, observe::Watched};
 use tracing::{debug, info};
 
 use super::{
     Authenticated, Clusters, Error, Setback,
     auth_service::Failure,
-    authenticate::{Greeted, refused, setback},
-    kept::{lifetime, look_again},
+    authenticate::{Peer, refused, setback},
+    identity_state::{lifetime, recheck_at},
     own_key,
-    stored::Stored,
+    stored_identity::StoredIdentity,
 };
 use crate::{
     auth_url,
@@ -38,37 +38,39 @@ use crate::{
     identity::{self, base64, failed, tenant},
 };
 
-/// Asks for an identity, with each token that there is for that cluster, or with none.
-pub(super) async fn ask(
+/// Requests an identity with each token for that cluster, or without one.
+pub(super) async fn request(
     state: &Clusters,
     entry: &ForeignCluster,
-    met: &Greeted<'_>,
+    target: &Peer<'_>,
 ) -> Result<Authenticated, Error> {
     let context = &*state.context;
-    let (client, peer) = (&context.client, &met.peer);
+    let (client, peer) = (&context.client, &target.peer);
     let found = tenant::known(context, &peer.cluster_id).await;
-    // As long as the namespace is there, what has been asked for is given back in the end.
+    // The tenant namespace is made first: as long as it exists, the identity is released in the
+    // end.
     let (tenant, nonce, auth_url) = tokio::try_join!(
-        tenant::place(client, peer, found),
-        identity::nonce_for(client, &peer.cluster_id, met.shown),
+        tenant::get_or_create(client, peer, found),
+        identity::nonce_for(client, &peer.cluster_id, target.shown),
         async { Ok(auth_url::find(client).await.ok()) },
     )?;
     let tokens = tokens(&state.tokens, peer);
-    // Nothing can be in a namespace that is new: so nobody needs rights there yet.
+    // A new namespace is empty, so no rights are needed there yet.
     let before = if tenant.is_new {
         None
     } else {
-        tenant::equip(client, &tenant).await?;
-        Stored::read(client, &tenant.name).await?
+        tenant::bind_roles(client, &tenant).await?;
+        StoredIdentity::read(client, &tenant.name).await?
     };
-    let stored = given_by(entry, met, before)?;
-    // Who has had another certificate knows us by the nonce for that one.
+    let stored = issued_by(entry, target, before)?;
+    // A peer that presented another certificate when it issued the identity knows us by the nonce
+    // for that certificate.
     let nonce = if stored.nonce.is_empty() { nonce } else { stored.nonce.clone() };
-    let asking = Asking {
+    let requester = Requester {
         context,
         entry,
-        met,
-        // Should the answer be lost, it is asked for again, with another one.
+        target,
+        // If the answer is lost, the next request has a new key.
         key: own_key::make()?,
         generation: stored.generation.clone(),
         request: IdentityRequest {
@@ -81,138 +83,140 @@ pub(super) async fn ask(
             signing_request: None,
         },
     };
-    let equipped = async {
-        let done = if tenant.is_new { tenant::equip(client, &tenant).await } else { Ok(()) };
+    let bound = async {
+        let done = if tenant.is_new { tenant::bind_roles(client, &tenant).await } else { Ok(()) };
         Ok::<_, Error>(done?)
     };
-    let (answered, ()) = tokio::try_join!(asking.with_each(tokens), equipped)?;
-    let Some(Answered { answer, generation, return_token_sent }) = answered else {
-        return Err(refused("NoToken", "there is no token to show".to_owned()).into());
+    let (answered, ()) = tokio::try_join!(requester.with_each_token(tokens), bound)?;
+    let Some(Outcome { answer, generation, return_token_sent }) = answered else {
+        return Err(
+            refused("NoToken", format!("there is no token for {}", entry.spec.auth_url)).into()
+        );
     };
     let kubeconfig = answer.map_err(|failure| setback(entry, &failure))?.kubeconfig;
     let unusable = |why: &str| Setback {
         status: AuthStatus::Pending,
         reason: "UnusableIdentity",
-        message: format!("the identity from {} is of no use: {why}", entry.spec.auth_url),
+        message: format!("{} issued an identity that can't be used: {why}", entry.spec.auth_url),
         soon: true,
     };
     let value: Value =
-        serde_saphyr::from_str(kubeconfig.reveal()).map_err(|_| unusable("it is no kubeconfig"))?;
+        serde_saphyr::from_str(kubeconfig.reveal()).map_err(|_| unusable("not a kubeconfig"))?;
     let access = Access::read(&value)
         .map_err(|error: Incomplete| error.to_string())
-        .and_then(|access| complete(access, &asking.key))
+        .and_then(|access| complete(access, &requester.key))
         .map_err(|why| unusable(&why))?;
     let lifetime = lifetime(&access.credentials).map_err(|why| unusable(&why))?;
     let renewed = stored.access.is_some();
-    let stored = Stored {
+    let stored = StoredIdentity {
         nonce,
         access: Some(access.clone()),
         generation: Some(generation),
         return_token_sent: return_token_sent || stored.return_token_sent,
         auth_url: Some(entry.spec.auth_url.clone()),
-        fingerprint: Some(met.shown),
+        fingerprint: Some(target.shown),
     };
     let tenant = tenant.name;
     stored.write(client, &tenant, peer).await?;
     if renewed {
-        // From here on it counts for all who use the client.
+        // All users of the client switch to the new credentials.
         let _ = context.remotes.in_namespace(&tenant, peer.clone()).await;
     }
     let form = access.credentials.form();
-    info!(cluster = %peer.cluster_name, server = access.server, form, "got an identity");
+    info!(cluster = %peer.cluster_name, server = access.server, form, "received an identity");
     Ok(Authenticated {
         tenant: TenantNamespace { local: Some(tenant), remote: Some(access.namespace) },
         server: access.server,
         form,
-        met: Met::Never,
-        renew_at: look_again(&access.credentials, &lifetime),
+        source: IdentitySource::Issued,
+        renew_at: recheck_at(&access.credentials, &lifetime),
         overdue: None,
     })
 }
 
-/// What is stored, if who answers is the cluster that has given it, as far as can be told. Nobody else
-/// is told the nonce by which we are known there, nor shown a token.
-fn given_by(
+/// The stored identity, if the server that answers is the one that issued it, by its certificate.
+/// No other server gets the nonce by which we are known there, or a token.
+fn issued_by(
     entry: &ForeignCluster,
-    met: &Greeted<'_>,
-    stored: Option<Stored>,
-) -> Result<Stored, Setback> {
-    let giver = stored.as_ref().and_then(|stored| stored.giver(entry));
-    let Some(giver) = giver else { return Ok(Stored::default()) };
-    if giver == met.shown {
+    target: &Peer<'_>,
+    stored: Option<StoredIdentity>,
+) -> Result<StoredIdentity, Setback> {
+    let issuer = stored.as_ref().and_then(|stored| stored.issuer(entry));
+    let Some(issuer) = issuer else { return Ok(StoredIdentity::default()) };
+    if issuer == target.shown {
         return Ok(stored.unwrap_or_default());
     }
-    let (url, shown, name) = (&entry.spec.auth_url, met.shown, entry.name_any());
+    let (url, shown, name) = (&entry.spec.auth_url, target.shown, entry.name_any());
     let message = format!(
-        "{url} shows the certificate {shown}, and the identity that there is was given by who showed \
-         {giver}: nothing was sent; if the certificate was changed on purpose, say so: `kubectl \
-         annotate foreigncluster {name} {PINNED_ANNOTATION}-`; if it was never the right one that \
-         gave that identity, delete the ForeignCluster"
+        "{url} presents the certificate {shown}, but the existing identity was issued under \
+         {issuer}: nothing was sent; if the certificate was changed on purpose, confirm it: `kubectl \
+         annotate foreigncluster {name} {PINNED_ANNOTATION}-`; if the identity came from the wrong \
+         cluster, delete the ForeignCluster"
     );
     let reason = Obstacle::OtherCertificate.reason();
     Err(Setback { status: AuthStatus::Pending, reason, message, soon: false })
 }
 
-/// The generation that is asked for when the other cluster has not said which is the right one.
-const FIRST_GENERATION: &str = "0";
+/// Requested where the other cluster does not announce its generation.
+const DEFAULT_GENERATION: &str = "0";
 
-/// How often another generation is asked for: it changes when the other cluster takes an identity away
-/// at that moment.
-const GENERATIONS: usize = 3;
+/// The generation changes when the other cluster revokes an identity at that moment.
+const MAX_GENERATION_ATTEMPTS: usize = 3;
 
-/// What is needed to ask.
-struct Asking<'a> {
+/// Everything that a request needs.
+struct Requester<'a> {
     context: &'a Context,
     entry: &'a ForeignCluster,
-    met: &'a Greeted<'a>,
-    /// Of the certificate.
+    target: &'a Peer<'a>,
+    /// Private key of the certificate.
     key: Confidential,
-    /// Of the identity that there is.
+    /// Generation of the existing identity.
     generation: Option<String>,
-    /// What is said, but for the tokens.
+    /// The request without tokens.
     request: IdentityRequest,
 }
 
-/// What the other cluster says.
-struct Answered {
+/// Response of the other cluster.
+struct Outcome {
     answer: Result<IdentityResponse, Failure>,
-    /// Of the identity that was asked for.
+    /// Generation of the requested identity.
     generation: String,
-    /// Whether it has got what it needs for an identity here.
+    /// Whether the request carried the token for an identity in this cluster.
     return_token_sent: bool,
 }
 
-impl Asking<'_> {
-    /// Asks with one token after the other, until one is taken.
-    async fn with_each(&self, tokens: Vec<Confidential>) -> Result<Option<Answered>, Error> {
+impl Requester<'_> {
+    /// Tries one token after the other, until one is accepted.
+    async fn with_each_token(&self, tokens: Vec<Confidential>) -> Result<Option<Outcome>, Error> {
         let mut answered = None;
         for token in tokens {
-            // Our own token is for those whose token we have, or with whom we want to peer.
+            // The return token is only for clusters whose token we have, or with which a peering is
+            // wanted.
             let return_token = if self.entry.spec.join || !token.is_empty() {
-                Some(return_token(self.context, &self.met.peer).await?)
+                Some(return_token(self.context, &self.target.peer).await?)
             } else {
                 None
             };
             let request = IdentityRequest { token, return_token, ..self.request.clone() };
-            let now = self.ask(&request).await?;
+            let now = self.request(&request).await?;
             let refusal = now.answer.as_ref().err().and_then(Failure::refusal);
             answered = Some(now);
             if refusal != Some(Refusal::WrongToken) {
                 break;
             }
-            debug!(cluster = %self.met.peer.cluster_name, "one of the tokens is not taken");
+            debug!(cluster = %self.target.peer.cluster_name, "token rejected");
         }
         Ok(answered)
     }
 
-    /// Asks with what is in `request`: for a certificate of the generation that the identity has, or
-    /// else of the one that the other cluster gives now.
-    async fn ask(&self, request: &IdentityRequest) -> Result<Answered, Error> {
-        let told = self.met.generation.clone().filter(|told| is_generation(told));
-        let current = told.unwrap_or_else(|| FIRST_GENERATION.to_owned());
+    /// Requests a certificate of the existing identity's generation, or else of the one that the
+    /// other cluster announces.
+    async fn request(&self, request: &IdentityRequest) -> Result<Outcome, Error> {
+        let announced = self.target.generation.clone().filter(|it| is_generation(it));
+        let current = announced.unwrap_or_else(|| DEFAULT_GENERATION.to_owned());
         let mut generation = self.generation.clone().unwrap_or(current);
         let mut answer = self.certificate(request, &generation).await?;
-        for _ in 1..GENERATIONS {
+        for _ in 1..MAX_GENERATION_ATTEMPTS {
             let Err(Failure::Refused { error, .. }) = &answer else { break };
             let is_other = |right: &String| *right != generation && is_generation(right);
             let Some(right) = error.generation.clone().filter(is_other) else { break };
@@ -220,10 +224,10 @@ impl Asking<'_> {
             answer = self.certificate(request, &generation).await?;
         }
         if let Err(Failure::Refused { status: StatusCode::NOT_FOUND, .. }) = &answer {
-            debug!(cluster = %self.met.peer.cluster_name, "it knows of no certificates");
-            answer = self.met.service.identity(request).await;
+            debug!(cluster = %self.target.peer.cluster_name, "the auth service issues no certificates, requesting a token");
+            answer = self.target.service.identity(request).await;
         }
-        Ok(Answered { answer, generation, return_token_sent: request.return_token.is_some() })
+        Ok(Outcome { answer, generation, return_token_sent: request.return_token.is_some() })
     }
 
     async fn certificate(
@@ -235,22 +239,22 @@ impl Asking<'_> {
             Subject { cluster_id: request.cluster_id.clone(), generation: generation.to_owned() };
         let signing_request = Some(own_key::signing_request(&self.key, &subject)?);
         let request = IdentityRequest { signing_request, ..request.clone() };
-        Ok(self.met.service.certificate(&request).await)
+        Ok(self.target.service.certificate(&request).await)
     }
 }
 
-/// An identity as it came, with the key that is ours.
+/// The received identity, completed with our private key.
 fn complete(access: Access, key: &Confidential) -> Result<Access, String> {
     let Credentials::Certificate { certificate, .. } = access.credentials else {
         return Ok(access);
     };
-    own_key::fits(&certificate, key).map_err(|error| error.to_string())?;
+    own_key::matches(&certificate, key).map_err(|error| error.to_string())?;
     let key = Some(base64::standard(key.reveal().as_bytes()).into());
     Ok(Access { credentials: Credentials::Certificate { certificate, key }, ..access })
 }
 
-/// The tokens for a cluster: those that somebody has put here first, then the one that it sent;
-/// the empty one when there are none.
+/// The tokens for a cluster: those that users have stored first, then the one that the cluster
+/// sent; the empty token when there is none.
 fn tokens(all: &Watched<Secret>, peer: &ClusterIdentity) -> Vec<Confidential> {
     let id = peer.cluster_id.as_str();
     let mut found = all.index().state_filter(|secret| {
@@ -268,7 +272,7 @@ fn tokens(all: &Watched<Secret>, peer: &ClusterIdentity) -> Vec<Confidential> {
     tokens
 }
 
-/// The token by which that cluster, and no other, gets an identity here.
+/// The token by which only that cluster gets an identity here.
 async fn return_token(context: &Context, peer: &ClusterIdentity) -> Result<Confidential, Error> {
     let secrets = Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE);
     let name = return_token_name(&peer.cluster_id);
@@ -288,6 +292,6 @@ async fn return_token(context: &Context, peer: &ClusterIdentity) -> Result<Confi
         ..Secret::default()
     };
     let made = secrets.create(&PostParams::default(), &secret).await;
-    made.map_err(failed(format!("make a token for cluster {}", peer.cluster_id)))?;
+    made.map_err(failed(format!("create a return token for cluster {}", peer.cluster_id)))?;
     Ok(token.into())
 }

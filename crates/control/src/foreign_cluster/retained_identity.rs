@@ -1,5 +1,5 @@
-//! Identities of clusters that are not to be found any more: some of them are kept as long as they
-//! count, so that who comes back is known at once, and given back then.
+//! Identities of clusters that are no longer discovered. Some are retained as long as they are
+//! valid, so that a cluster that comes back is authenticated at once; then they are released.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -24,23 +24,24 @@ use tombolo_runtime::{
 use tracing::info;
 
 use super::{
-    Error, MANAGER, auth_service::AuthService, ending::give_back, kept::lifetime, stored::Stored,
+    Error, MANAGER, auth_service::AuthService, deletion::release, identity_state::lifetime,
+    stored_identity::StoredIdentity,
 };
 use crate::{by_tenant::with_id, context::Context, identity::failed};
 
-/// How many are kept: anybody can announce clusters that come and go, and give an identity for each.
-const MOST_KEPT: usize = 256;
+/// Anybody can announce clusters that come and go, and issue an identity for each.
+const MAX_RETAINED: usize = 256;
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub(super) async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let (namespaces, known) =
         (context.watches.of::<Namespace>(), context.watches.of::<ForeignCluster>());
     namespaces.feed(&queue, |namespace| until(namespace).map(|_| namespace.name_any()));
-    // When the last entry of a cluster has gone, the identity is nobody's.
+    // When the last entry of a cluster is gone, the identity has no owner.
     let index = namespaces.index().clone();
-    known.feed(&queue, move |entry| kept_for(&index, entry));
-    let work = queue::run("forgotten-cluster", asked, async |name: String| {
+    known.feed(&queue, move |entry| retained_for(&index, entry));
+    let work = queue::run("retained-identity", asked, async |name: String| {
         known.filled().await;
         match namespaces.get("", &name) {
             Some(namespace) => reconcile(&namespace, &context, &known).await,
@@ -50,41 +51,41 @@ pub(super) async fn run(context: Arc<Context>) {
     context.shutdown.or(work).await;
 }
 
-/// Whether the identity at a cluster stays though its entry goes: the entry goes because the cluster
-/// was not seen for too long, and nobody has said that it is to be forgotten.
-pub(super) async fn keeps(
+/// Retains the identity of an entry that is being deleted because it has expired. Returns whether
+/// it did: not if a user has deleted the entry.
+pub(super) async fn retain(
     context: &Context,
     entry: &ForeignCluster,
     tenant: &str,
-    stored: Option<&Stored>,
+    stored: Option<&StoredIdentity>,
 ) -> Result<bool, Error> {
     let access = stored.and_then(|stored| stored.access.as_ref());
     let lifetime = access.and_then(|access| lifetime(&access.credentials).ok());
     let deleted = entry.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-    // Whoever is to be joined has given no identity, or somebody has deleted it.
+    // An entry with `join` either has no identity, or a user has deleted it.
     let expired = deleted.filter(|deleted| {
         let expiry = expires_at(entry, Timestamp::MIN, *deleted);
         !entry.spec.join && expiry.is_some_and(|expiry| expiry <= *deleted)
     });
     let (Some(deleted), Some(lifetime)) = (expired, lifetime) else { return Ok(false) };
-    let until = lifetime.kept_until(deleted);
+    let until = lifetime.retained_until(deleted);
     if until <= Timestamp::now() || is_full(context, tenant) {
         return Ok(false);
     }
     note(context, tenant, Some(until)).await?;
-    info!(cluster = entry.name_any(), %until, "keeping the identity");
+    info!(cluster = entry.name_any(), %until, "retaining the identity");
     Ok(true)
 }
 
-/// Whether no more identities are to be kept, but for the one in this namespace. Those of clusters
-/// that have come back are not counted.
+/// Whether the limit of retained identities is reached, not counting this namespace and clusters
+/// that have come back.
 fn is_full(context: &Context, tenant: &str) -> bool {
     let now = Timestamp::now();
     let is_another = |namespace: &Namespace| {
         until(namespace).is_some_and(|until| now < until) && namespace.name_any() != tenant
     };
-    let kept = context.watches.of::<Namespace>().index().state_filter(is_another);
-    if kept.len() < MOST_KEPT {
+    let retained = context.watches.of::<Namespace>().index().state_filter(is_another);
+    if retained.len() < MAX_RETAINED {
         return false;
     }
     let known = context.watches.of::<ForeignCluster>().all();
@@ -92,11 +93,11 @@ fn is_full(context: &Context, tenant: &str) -> bool {
     let there: BTreeSet<_> = stays.filter_map(|entry| id_of(entry)).collect();
     let is_gone =
         |namespace: &&Arc<Namespace>| peer_of(namespace).is_some_and(|peer| !there.contains(&peer));
-    kept.iter().filter(is_gone).count() >= MOST_KEPT
+    retained.iter().filter(is_gone).count() >= MAX_RETAINED
 }
 
-/// The namespaces in which an identity of the cluster of this entry is kept.
-fn kept_for(namespaces: &Store<Namespace>, entry: &ForeignCluster) -> Vec<String> {
+/// The namespaces with a retained identity of this entry's cluster.
+fn retained_for(namespaces: &Store<Namespace>, entry: &ForeignCluster) -> Vec<String> {
     let Some(id) = id_of(entry) else { return Vec::new() };
     let is_its = |namespace: &Namespace| {
         until(namespace).is_some() && peer_of(namespace).is_some_and(|peer| peer == *id)
@@ -114,7 +115,7 @@ async fn reconcile(
     };
     let ends = namespace.metadata.deletion_timestamp.is_some();
     if ends || !with_id(known.index(), &peer).is_empty() {
-        // It is that entry's, still or again: it comes here when that has gone.
+        // The identity belongs to that entry. Its deletion enqueues this namespace again.
         return Ok(Again::WhenAsked);
     }
     let now = Timestamp::now();
@@ -122,33 +123,34 @@ async fn reconcile(
         return Ok(Again::After(end.duration_since(now).unsigned_abs()));
     }
     let namespaces = Api::<Namespace>::all(context.client.clone());
-    let noted = namespaces.get_opt(&namespace.name_any()).await;
-    let noted = noted.map_err(failed("read until when an identity is kept"))?;
-    if noted.as_ref().and_then(until) != Some(end) {
-        // It is kept anew, only that was not seen yet: then it comes here again.
+    let written = namespaces.get_opt(&namespace.name_any()).await;
+    let written = written.map_err(failed(format!("read Namespace {}", namespace.name_any())))?;
+    if written.as_ref().and_then(until) != Some(end) {
+        // It was retained again, which the watch does not show yet.
         return Ok(Again::WhenAsked);
     }
-    info!(cluster = %peer, "it has not come back");
-    let stored = Stored::read(&context.client, &namespace.name_any()).await?;
+    info!(cluster = %peer, "releasing the retained identity: the cluster has not come back");
+    let stored = StoredIdentity::read(&context.client, &namespace.name_any()).await?;
     let from = stored.and_then(|stored| {
         let service = AuthService::new(stored.auth_url.as_deref()?, Some(stored.fingerprint?));
         Some((service, stored.nonce))
     });
-    give_back(context, namespace, &peer, from).await?;
-    // The other cluster may need the namespace still.
+    release(context, namespace, &peer, from).await?;
+    // The other cluster may still need the namespace.
     note(context, &namespace.name_any(), None).await?;
     Ok(Again::WhenAsked)
 }
 
-/// Notes until when the identity in a namespace is kept, or that there is none any more.
+/// Sets or removes the time until which the identity in a namespace is retained.
 async fn note(context: &Context, tenant: &str, until: Option<Timestamp>) -> Result<(), Error> {
     let namespaces = Api::<Namespace>::all(context.client.clone());
     let annotations = json!({ KEPT_UNTIL_ANNOTATION: until.map(|until| until.to_string()) });
     let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    let noted = namespaces.patch(tenant, &params, &patch).await.map(drop);
-    let noted = writer::absent_is_fine(noted);
-    Ok(noted.map_err(failed(format!("note until when the identity in {tenant} is kept")))?)
+    let written = namespaces.patch(tenant, &params, &patch).await.map(drop);
+    let written = writer::absent_is_fine(written);
+    Ok(written
+        .map_err(failed(format!("annotate Namespace {tenant} with {KEPT_UNTIL_ANNOTATION}")))?)
 }
 
 fn until(namespace: &Namespace) -> Option<Timestamp> {

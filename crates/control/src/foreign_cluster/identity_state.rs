@@ -1,4 +1,5 @@
-//! The identity that another cluster has given: whether it is there and counts, and how it is renewed.
+//! The identity that another cluster has issued: whether it exists, is still accepted, and how it
+//! is renewed.
 
 use std::time::Duration;
 
@@ -14,86 +15,88 @@ use tombolo_core::{
     identity::{Access, Credentials, Lifetime, TokenClaims},
     tenant::namespace_of,
 };
-use tombolo_runtime::metrics::Met;
+use tombolo_runtime::metrics::IdentitySource;
 use tracing::info;
 
-use super::{Authenticated, Error, own_key, stored::Stored};
+use super::{Authenticated, Error, own_key, stored_identity::StoredIdentity};
 use crate::{
     context::Context,
     identity::{self, base64, tenant},
 };
 
-/// A renewal that failed is tried again after this long.
-const RENEW_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+/// Retry interval of a failed renewal.
+const RENEWAL_RETRY: SignedDuration = SignedDuration::from_secs(60);
 
-/// An identity that could not be tried is tried again after this long.
-const DOUBT_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+/// Retry interval when an identity could not be verified.
+const UNVERIFIED_RETRY: SignedDuration = SignedDuration::from_secs(30);
 
-/// A certificate says nothing when its rights are taken away: it is tried this often.
-const TRY_AGAIN: SignedDuration = SignedDuration::from_secs(60);
-/// How long the other cluster may take to say that.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Nothing signals that the rights of a certificate were revoked, so it is verified this often.
+const VERIFY_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
+/// Time limit of a verification.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What there is of an identity.
-pub(super) enum Kept {
-    /// It counts.
-    Good(Authenticated),
-    /// Nobody says that it does not, but it could not be tried either.
-    InDoubt(Authenticated),
-    /// It counts for a while, and the next one is to be asked for.
-    Due { reached: Authenticated, expires: Timestamp },
-    /// It has to be asked for.
-    None,
+/// State of the stored identity.
+pub(super) enum IdentityState {
+    /// It is valid.
+    Valid(Authenticated),
+    /// The API server neither accepted nor rejected it.
+    Unverified(Authenticated),
+    /// It is still valid, and the next one is to be requested.
+    RenewalDue { reached: Authenticated, expires: Timestamp },
+    /// One has to be requested.
+    Missing,
 }
 
-/// The identity that is there, renewed if it is time. One that counts is kept whatever the URL is by
-/// now: that is for when the next one has to be asked for.
-pub(super) async fn keep(
+/// The state of the stored identity. A valid one stays in use whatever `spec.authUrl` is by now:
+/// the URL matters for the next request.
+pub(super) async fn check(
     context: &Context,
     entry: &ForeignCluster,
     peer: &ClusterIdentity,
-) -> Result<Kept, Error> {
-    let Some(tenant) = namespace_of(entry) else { return Ok(Kept::None) };
-    let Some(stored) = Stored::read(&context.client, tenant).await? else {
-        return Ok(Kept::None);
+) -> Result<IdentityState, Error> {
+    let Some(tenant) = namespace_of(entry) else { return Ok(IdentityState::Missing) };
+    let Some(stored) = StoredIdentity::read(&context.client, tenant).await? else {
+        return Ok(IdentityState::Missing);
     };
-    let Some(access) = stored.access else { return Ok(Kept::None) };
+    let Some(access) = stored.access else { return Ok(IdentityState::Missing) };
     let owes_token = entry.spec.join && !stored.return_token_sent;
     let lifetime = lifetime(&access.credentials);
-    let (false, Ok(lifetime)) = (owes_token, lifetime) else { return Ok(Kept::None) };
+    let (false, Ok(lifetime)) = (owes_token, lifetime) else { return Ok(IdentityState::Missing) };
 
     let reached = |renew_at| reached(tenant, &access, renew_at);
     let now = Timestamp::now();
     let conditions = entry.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
-    let in_doubt = find(conditions, API_SERVER).is_some_and(|said| said.status == "False");
+    let in_doubt = find(conditions, API_SERVER).is_some_and(|it| it.status == "False");
     if now < lifetime.renew_at() {
-        let look = look_again(&access.credentials, &lifetime);
+        let look = recheck_at(&access.credentials, &lifetime);
         if !in_doubt && matches!(access.credentials, Credentials::Token(_)) {
-            return Ok(Kept::Good(reached(look)));
+            return Ok(IdentityState::Valid(reached(look)));
         }
-        return Ok(match counts(context, tenant, peer, &access).await {
-            Some(true) => Kept::Good(reached(look)),
-            Some(false) => Kept::None,
-            None if in_doubt => Kept::InDoubt(reached(after(DOUBT_AGAIN))),
-            None => Kept::Good(reached(look)),
+        return Ok(match is_accepted(context, tenant, peer, &access).await {
+            Some(true) => IdentityState::Valid(reached(look)),
+            Some(false) => IdentityState::Missing,
+            None if in_doubt => IdentityState::Unverified(reached(after(UNVERIFIED_RETRY))),
+            None => IdentityState::Valid(reached(look)),
         });
     }
     let expires = lifetime.expires;
     if now >= expires {
-        return Ok(Kept::None);
+        return Ok(IdentityState::Missing);
     }
-    Ok(Kept::Due { reached: reached(after(RENEW_AGAIN)), expires })
+    Ok(IdentityState::RenewalDue { reached: reached(after(RENEWAL_RETRY)), expires })
 }
 
-/// Renews a token at the other cluster's API server, where its auth service gives no new identity.
-/// `None`: there is no token, or it counts no more.
+/// Renews a token at the other cluster's API server, where its auth service issues no new identity.
+/// `None`: there is no token, or it is no longer accepted.
 pub(super) async fn renew_token(
     context: &Context,
     peer: &ClusterIdentity,
     due: &Authenticated,
 ) -> Result<Option<Authenticated>, Error> {
     let Some(tenant) = &due.tenant.local else { return Ok(None) };
-    let Some(mut stored) = Stored::read(&context.client, tenant).await? else { return Ok(None) };
+    let Some(mut stored) = StoredIdentity::read(&context.client, tenant).await? else {
+        return Ok(None);
+    };
     let Some(Access { credentials: Credentials::Token(token), .. }) = &stored.access else {
         return Ok(None);
     };
@@ -108,22 +111,22 @@ pub(super) async fn renew_token(
                 access.credentials = Credentials::Token(token);
             }
             stored.write(&context.client, tenant, peer).await?;
-            // From here on the new token counts for all who use the client.
+            // All users of the client switch to the new token.
             let _ = context.remotes.in_namespace(tenant, peer.clone()).await;
             info!(cluster = %peer.cluster_name, "renewed the identity");
             let renew_at = claims.map(|claims| claims.lifetime.renew_at());
             Ok(renew_at.map(|renew_at| Authenticated { renew_at, ..due.clone() }))
         }
         Err(error) => {
-            info!(cluster = %peer.cluster_name, "the token can't be renewed: {error}");
+            info!(cluster = %peer.cluster_name, "can't renew the token: {error}");
             Ok(None)
         }
     }
 }
 
-/// The identity that the cluster gave before it was forgotten, if it still counts: for an entry that
-/// is new. Nothing is changed. It is for who shows the certificate that was shown when it was given.
-pub(super) async fn from_before(
+/// The retained identity for a new entry, if it is still accepted and the entry is pinned to the
+/// certificate under which it was issued. Changes nothing.
+pub(super) async fn reuse(
     context: &Context,
     entry: &ForeignCluster,
     peer: &ClusterIdentity,
@@ -134,7 +137,7 @@ pub(super) async fn from_before(
         return Ok(None);
     };
     let tenant = namespace.name_any();
-    let stored = Stored::read(&context.client, &tenant).await?.unwrap_or_default();
+    let stored = StoredIdentity::read(&context.client, &tenant).await?.unwrap_or_default();
     let owes_token = entry.spec.join && !stored.return_token_sent;
     let same = stored.fingerprint == Some(pin);
     let (Some(access), true, false) = (stored.access, same, owes_token) else { return Ok(None) };
@@ -142,12 +145,12 @@ pub(super) async fn from_before(
     if Timestamp::now() >= lifetime.renew_at() {
         return Ok(None);
     }
-    let look = look_again(&access.credentials, &lifetime);
-    let counts = counts(context, &tenant, peer, &access).await == Some(true);
-    Ok(counts.then(|| reached(&tenant, &access, look)))
+    let look = recheck_at(&access.credentials, &lifetime);
+    let is_accepted = is_accepted(context, &tenant, peer, &access).await == Some(true);
+    Ok(is_accepted.then(|| reached(&tenant, &access, look)))
 }
 
-/// What is reached with an identity that was there already.
+/// An identity that existed already.
 fn reached(tenant: &str, access: &Access, renew_at: Timestamp) -> Authenticated {
     Authenticated {
         tenant: TenantNamespace {
@@ -156,17 +159,17 @@ fn reached(tenant: &str, access: &Access, renew_at: Timestamp) -> Authenticated 
         },
         server: access.server.clone(),
         form: access.credentials.form(),
-        met: Met::Before,
+        source: IdentitySource::Reused,
         renew_at,
         overdue: None,
     }
 }
 
-/// When to look at them again: who has a certificate is not told when it counts no more.
-pub(super) fn look_again(credentials: &Credentials, lifetime: &Lifetime) -> Timestamp {
+/// When to check the credentials again: nothing signals that a certificate was revoked.
+pub(super) fn recheck_at(credentials: &Credentials, lifetime: &Lifetime) -> Timestamp {
     match credentials {
         Credentials::Token(_) => lifetime.renew_at(),
-        Credentials::Certificate { .. } => lifetime.renew_at().min(after(TRY_AGAIN)),
+        Credentials::Certificate { .. } => lifetime.renew_at().min(after(VERIFY_INTERVAL)),
     }
 }
 
@@ -175,35 +178,35 @@ fn after(wait: SignedDuration) -> Timestamp {
     now.saturating_add(wait).unwrap_or(now)
 }
 
-/// How long they count, or what is wrong with them.
+/// Lifetime of the credentials, or what is wrong with them.
 pub(super) fn lifetime(credentials: &Credentials) -> Result<Lifetime, String> {
     match credentials {
         Credentials::Token(token) => TokenClaims::read(token.reveal(), base64::url_safe)
             .map(|claims| claims.lifetime)
             .map_err(|error| error.to_string()),
-        Credentials::Certificate { key: None, .. } => Err("it has no key".to_owned()),
+        Credentials::Certificate { key: None, .. } => Err("the certificate has no key".to_owned()),
         Credentials::Certificate { certificate, key: Some(_) } => {
             own_key::lifetime(certificate).map_err(|error| error.to_string())
         }
     }
 }
 
-/// Whether the other cluster says that it does not know us any more.
-pub(super) async fn is_unknown(
+/// Whether the other cluster rejects the identity.
+pub(super) async fn is_rejected(
     context: &Context,
     peer: &ClusterIdentity,
     reached: &Authenticated,
 ) -> bool {
     let Some(tenant) = &reached.tenant.local else { return false };
-    let Ok(stored) = Stored::read(&context.client, tenant).await else { return false };
+    let Ok(stored) = StoredIdentity::read(&context.client, tenant).await else { return false };
     match stored.and_then(|stored| stored.access) {
-        Some(access) => counts(context, tenant, peer, &access).await == Some(false),
+        Some(access) => is_accepted(context, tenant, peer, &access).await == Some(false),
         None => true,
     }
 }
 
-/// Whether the other cluster still knows us, if it says.
-async fn counts(
+/// Whether the other cluster accepts the identity, if it answers.
+async fn is_accepted(
     context: &Context,
     tenant: &str,
     peer: &ClusterIdentity,
@@ -213,14 +216,14 @@ async fn counts(
     let remote = context.remotes.by_kubeconfig(tenant, peer.clone(), kubeconfig.reveal()).await;
     let Ok(remote) = remote else { return Some(false) };
     let requests = Api::<ResourceRequest>::namespaced(remote.client, &remote.namespace);
-    // Whoever is asked like this need not make sure that it has heard of everything.
+    // Resource version "any": the API server answers from its cache.
     let as_cached = ListParams::default().match_any();
-    match timeout(PATIENCE, requests.list_metadata(&as_cached)).await.ok()? {
+    match timeout(VERIFY_TIMEOUT, requests.list_metadata(&as_cached)).await.ok()? {
         Ok(_) => Some(true),
-        Err(error) => says_unknown(&error).then_some(false),
+        Err(error) => is_rejection(&error).then_some(false),
     }
 }
 
-fn says_unknown(error: &kube::Error) -> bool {
+fn is_rejection(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if [401, 403, 404].contains(&status.code))
 }

@@ -1,4 +1,4 @@
-//! The identity that another cluster gave us, in the Secret where all who need it find it.
+//! The identity that another cluster has issued, in a Secret of the tenant namespace.
 
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Api, Client, api::ObjectMeta};
@@ -12,35 +12,35 @@ use tombolo_core::{discovery::PinnedBy, identity::Access};
 use tombolo_runtime::writer;
 
 use super::MANAGER;
-use crate::identity::{Error, failed, tenant::once_allowed};
+use crate::identity::{Error, failed, tenant::retry_forbidden};
 
 const GENERATION: &str = "generation";
 const RETURN_TOKEN_SENT: &str = "returnTokenSent";
 const AUTH_URL: &str = "authUrl";
 const FINGERPRINT: &str = "fingerprint";
 
-/// What is kept about an identity.
+/// Contents of the identity Secret.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stored {
-    /// What proves over there that it is we who ask.
+pub(super) struct StoredIdentity {
+    /// Proves to the other cluster that a request comes from this one.
     pub nonce: Confidential,
-    /// The identity, once it was given.
+    /// The credentials, once issued.
     pub access: Option<Access>,
-    /// The generation of our identity there, as that cluster has named it.
+    /// Generation of the identity, as announced by the other cluster.
     pub generation: Option<String>,
-    /// Whether that cluster has what it needs to get an identity here.
+    /// Whether the other cluster has the token for an identity here.
     pub return_token_sent: bool,
-    /// Where the identity came from.
+    /// URL of the auth service that issued it.
     pub auth_url: Option<String>,
-    /// The certificate that was shown there.
+    /// Fingerprint of the certificate that the auth service presented.
     pub fingerprint: Option<Fingerprint>,
 }
 
-impl Stored {
+impl StoredIdentity {
     /// Reads the Secret in this tenant namespace.
     pub async fn read(client: &Client, tenant: &str) -> Result<Option<Self>, Error> {
         let secrets = Api::<Secret>::namespaced(client.clone(), tenant);
-        let secret = once_allowed(|| secrets.get_opt(IDENTITY_SECRET)).await;
+        let secret = retry_forbidden(|| secrets.get_opt(IDENTITY_SECRET)).await;
         let secret = secret.map_err(failed(format!("read Secret {tenant}/{IDENTITY_SECRET}")))?;
         Ok(secret.map(|secret| Self::of(&secret)))
     }
@@ -63,10 +63,9 @@ impl Stored {
         }
     }
 
-    /// By which certificate to know the cluster that has given the identity: the one that was shown
-    /// then, or the one that somebody has named since. What was only announced is no reason to take
-    /// another one for it.
-    pub fn giver(&self, entry: &ForeignCluster) -> Option<Fingerprint> {
+    /// Fingerprint of the cluster that issued the identity: the certificate presented at that time,
+    /// or the one that a user has set since. An announcement alone never replaces it.
+    pub fn issuer(&self, entry: &ForeignCluster) -> Option<Fingerprint> {
         match PinnedBy::of(entry) {
             Some(PinnedBy::Hand) => entry.spec.fingerprint,
             _ => self.fingerprint,
@@ -104,7 +103,7 @@ impl Stored {
             ..Secret::default()
         };
         let secrets = Api::namespaced(client.clone(), tenant);
-        let written = once_allowed(|| writer::apply(&secrets, MANAGER, &secret)).await;
+        let written = retry_forbidden(|| writer::apply(&secrets, MANAGER, &secret)).await;
         written.map(drop).map_err(failed(format!("write Secret {tenant}/{IDENTITY_SECRET}")))
     }
 }
@@ -116,19 +115,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_somebody_can_say_that_another_certificate_is_that_of_who_gave_the_identity() {
+    fn only_a_user_can_replace_the_certificate_of_the_issuer() {
         let (first, other) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
-        let stored = Stored { fingerprint: Some(first), ..Stored::default() };
+        let stored = StoredIdentity { fingerprint: Some(first), ..StoredIdentity::default() };
         let spec = serde_json::from_value(json!({ "authUrl": "https://milan" })).unwrap();
         let mut entry = ForeignCluster::new("milan", spec);
-        assert_eq!(stored.giver(&entry), Some(first));
+        assert_eq!(stored.issuer(&entry), Some(first));
         entry.spec.fingerprint = Some(other);
         for by in [PinnedBy::Mdns, PinnedBy::Dns, PinnedBy::FirstUse] {
-            entry.metadata.annotations = Some([by.note(other)].into());
-            assert_eq!(stored.giver(&entry), Some(first), "{by:?}");
-            assert_eq!(Stored::default().giver(&entry), None, "{by:?}");
+            entry.metadata.annotations = Some([by.annotation(other)].into());
+            assert_eq!(stored.issuer(&entry), Some(first), "{by:?}");
+            assert_eq!(StoredIdentity::default().issuer(&entry), None, "{by:?}");
         }
         entry.metadata.annotations = None;
-        assert_eq!(stored.giver(&entry), Some(other));
+        assert_eq!(stored.issuer(&entry), Some(other));
     }
 }

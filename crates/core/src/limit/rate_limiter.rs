@@ -1,90 +1,90 @@
-//! How often each caller may do something: a bucket of tokens for each, of which only the time is
-//! kept at which it is full again. There are so many buckets and no more. When all are in use, a new
-//! caller gets the one that is fullest as it is, and not a full one: so nobody gets more by coming
-//! under many names, and whose bucket was given away finds one that is no fuller than his own.
+//! A token bucket per client, of which only the time is stored at which it is full again. The
+//! number of buckets is limited. When all are in use, a new client takes over the fullest bucket as
+//! it is, instead of a full one: so nobody gets more by using many keys, and a client whose bucket
+//! was taken over finds one that is no fuller than its own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-/// How much is allowed.
+/// Size and refill rate of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// At once.
+    /// Requests allowed at once.
     pub burst: u32,
-    /// After that, one more each time that so long has passed.
+    /// Then one more per interval.
     pub every: Duration,
 }
 
-/// What is left of the allowances of many callers. All times are since one and the same beginning.
+/// Token buckets of many clients. All times are relative to the same start.
 #[derive(Clone, Debug)]
-pub struct Allowances<K> {
+pub struct RateLimiter<K> {
     rate: Rate,
-    most: usize,
-    /// When each is back at its full allowance. Who is not named is already.
+    max_keys: usize,
+    /// When each bucket is full again. Buckets that are not listed are full.
     full_at: BTreeMap<K, Duration>,
     /// The same, by time.
     order: BTreeSet<(Duration, K)>,
 }
 
-impl<K: Ord + Clone> Allowances<K> {
-    /// The same for each; at most so many are kept apart.
-    pub fn new(rate: Rate, most: usize) -> Self {
-        Self { rate, most, full_at: BTreeMap::new(), order: BTreeSet::new() }
+impl<K: Ord + Clone> RateLimiter<K> {
+    /// The same rate for each key; at most `max_keys` buckets.
+    pub fn new(rate: Rate, max_keys: usize) -> Self {
+        Self { rate, max_keys, full_at: BTreeMap::new(), order: BTreeSet::new() }
     }
 
-    /// Takes one, or says in how long there will be one.
+    /// Takes a token, or returns the time until there is one.
     pub fn take(&mut self, key: &K, now: Duration) -> Result<(), Duration> {
-        self.left(key, now)?;
+        self.check(key, now)?;
         self.charge(key, now);
         Ok(())
     }
 
-    /// Whether there is one left, or in how long there will be.
-    pub fn left(&self, key: &K, now: Duration) -> Result<(), Duration> {
+    /// Checks for a token, or returns the time until there is one.
+    pub fn check(&self, key: &K, now: Duration) -> Result<(), Duration> {
         let then = self.full_at(key, now) + self.rate.every;
         let latest = now + self.rate.every * self.rate.burst;
         if then > latest { Err(then - latest) } else { Ok(()) }
     }
 
-    /// Takes one, also one that is not there yet: it will be missing later.
+    /// Takes a token even if there is none: it is missing later.
     pub fn charge(&mut self, key: &K, now: Duration) {
         while let Some((full_at, _)) = self.order.first()
             && *full_at <= now
         {
-            self.forget_first();
+            self.evict_first();
         }
         let then = self.full_at(key, now) + self.rate.every;
         match self.full_at.insert(key.clone(), then) {
             Some(before) => {
                 self.order.remove(&(before, key.clone()));
             }
-            None if self.full_at.len() > self.most => self.forget_first(),
+            None if self.full_at.len() > self.max_keys => self.evict_first(),
             None => {}
         }
         self.order.insert((then, key.clone()));
     }
 
-    /// How many are kept apart right now.
+    /// Buckets in use.
     pub fn len(&self) -> usize {
         self.full_at.len()
     }
 
-    /// Whether everybody has the full allowance, as far as was noticed.
+    /// Whether no bucket is in use.
     pub fn is_empty(&self) -> bool {
         self.full_at.is_empty()
     }
 
     fn full_at(&self, key: &K, now: Duration) -> Duration {
         let inherited = || {
-            let full = self.full_at.len() >= self.most;
+            let full = self.full_at.len() >= self.max_keys;
             self.order.first().filter(|_| full).map(|(full_at, _)| full_at)
         };
         self.full_at.get(key).or_else(inherited).copied().unwrap_or(now).max(now)
     }
 
-    fn forget_first(&mut self) {
+    fn evict_first(&mut self) {
         if let Some((_, key)) = self.order.pop_first() {
             self.full_at.remove(&key);
         }
@@ -104,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn there_are_some_at_once_and_then_one_at_a_time() {
-        let mut all = Allowances::new(RATE, 10);
+    fn a_burst_is_followed_by_the_refill_rate() {
+        let mut all = RateLimiter::new(RATE, 10);
         for _ in 0..4 {
             assert_eq!(all.take(&"a", at(100)), Ok(()));
         }
@@ -118,19 +118,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_too_early_is_missing_later() {
-        let mut all = Allowances::new(RATE, 10);
+    fn an_overdrawn_bucket_refills_later() {
+        let mut all = RateLimiter::new(RATE, 10);
         (0..6).for_each(|_| all.charge(&"a", at(0)));
-        assert_eq!(all.left(&"a", at(0)), Err(at(30)));
-        assert_eq!(all.left(&"a", at(30)), Ok(()));
+        assert_eq!(all.check(&"a", at(0)), Err(at(30)));
+        assert_eq!(all.check(&"a", at(30)), Ok(()));
     }
 
     #[test]
-    fn who_comes_under_many_names_gets_no_more_by_it() {
-        let mut all = Allowances::new(RATE, 100);
+    fn many_keys_give_no_extra_tokens() {
+        let mut all = RateLimiter::new(RATE, 100);
         (0..4).for_each(|_| all.charge(&0, at(0)));
-        // All other buckets have to be as empty as the own one before that is given away, and then
-        // no bucket has anything left.
+        // A bucket is taken over only after all others are as empty, and then none has a token
+        // left.
         let names = (1..10_000).map(|name| all.take(&name, at(0)).is_ok());
         assert_eq!(names.filter(|taken| *taken).count(), 99 * 4);
         assert_eq!(all.take(&0, at(0)), Err(at(10)));
@@ -138,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn others_are_kept_out_only_when_all_buckets_are_empty() {
-        let mut all = Allowances::new(RATE, 100);
+    fn new_clients_are_refused_only_when_all_buckets_are_empty() {
+        let mut all = RateLimiter::new(RATE, 100);
         for name in 0..100 {
             (0..3).for_each(|_| all.charge(&name, at(0)));
         }
@@ -149,22 +149,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_of_who_has_the_full_allowance() {
-        let mut all = Allowances::new(RATE, 100);
+    fn full_buckets_are_forgotten() {
+        let mut all = RateLimiter::new(RATE, 100);
         (0..100).for_each(|name| all.charge(&name, at(0)));
         all.charge(&1000, at(11));
         assert_eq!(all.len(), 1);
     }
 
     proptest! {
-        /// However they come, and however few buckets there are: nobody gets more than one bucket
-        /// of its own would give, at any time.
+        /// Whatever the order of requests and the number of buckets: no key ever gets more than a
+        /// bucket of its own would give.
         #[test]
-        fn nobody_gets_more_than_allowed(
-            most in 1usize..6,
+        fn no_key_exceeds_its_rate(
+            max_keys in 1usize..6,
             calls in proptest::collection::vec((0u8..8, 0u64..8), 0..200),
         ) {
-            let mut all = Allowances::new(RATE, most);
+            let mut all = RateLimiter::new(RATE, max_keys);
             let mut now = Duration::ZERO;
             let mut taken: BTreeMap<u8, Vec<Duration>> = BTreeMap::new();
             for (name, later) in calls {
@@ -172,7 +172,7 @@ mod tests {
                 if all.take(&name, now).is_ok() {
                     taken.entry(name).or_default().push(now);
                 }
-                prop_assert!(all.len() <= most);
+                prop_assert!(all.len() <= max_keys);
                 prop_assert_eq!(all.len(), all.order.len());
             }
             for times in taken.values() {
@@ -185,17 +185,17 @@ mod tests {
             }
         }
 
-        /// Who is alone, or has company that fits, gets exactly what is allowed.
+        /// While there is a bucket for every key, each gets exactly its rate.
         #[test]
-        fn where_there_is_room_everybody_gets_what_is_allowed(
+        fn with_enough_buckets_every_key_gets_its_rate(
             calls in proptest::collection::vec((0u8..8, 0u64..8), 0..200),
         ) {
-            let mut all = Allowances::new(RATE, 8);
-            let mut alone: BTreeMap<u8, Allowances<u8>> = BTreeMap::new();
+            let mut all = RateLimiter::new(RATE, 8);
+            let mut alone: BTreeMap<u8, RateLimiter<u8>> = BTreeMap::new();
             let mut now = Duration::ZERO;
             for (name, later) in calls {
                 now += at(later);
-                let own = alone.entry(name).or_insert_with(|| Allowances::new(RATE, 1));
+                let own = alone.entry(name).or_insert_with(|| RateLimiter::new(RATE, 1));
                 prop_assert_eq!(all.take(&name, now), own.take(&name, now));
             }
         }

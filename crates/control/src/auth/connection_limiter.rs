@@ -1,5 +1,5 @@
-//! Who gets a connection: only so many at a time, in all and from each address, only so many new ones,
-//! and nobody who does not take what is sent.
+//! Limits connections: open ones in total and per address, new ones per address, and the time that
+//! a client may leave the send buffer full.
 
 use std::{
     future::{Ready, ready},
@@ -16,73 +16,73 @@ use tokio::{
     net::TcpStream,
     time::{Sleep, sleep},
 };
-use tombolo_core::limit::{Seats, origin};
+use tombolo_core::limit::{ConnectionLimit, origin};
 use tracing::debug;
 
-use super::{PATIENCE, limits::Limits};
+use super::{CLIENT_TIMEOUT, limits::Limits};
 
-/// Open connections.
-const MOST: usize = 1024;
-/// Open connections from one address.
-const MOST_FROM_ONE_ADDRESS: usize = 256;
+/// Open connections in total.
+const MAX_CONNECTIONS: usize = 1024;
+/// Open connections per address.
+const MAX_PER_ADDRESS: usize = 256;
 
-/// Lets connections in.
+/// Accepts connections within the limits.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct ConnectionLimiter {
     limits: Arc<Limits>,
-    seats: Arc<Mutex<Seats<IpAddr>>>,
+    limit: Arc<Mutex<ConnectionLimit<IpAddr>>>,
 }
 
-impl Door {
+impl ConnectionLimiter {
     pub fn new(limits: Arc<Limits>) -> Self {
-        let seats = Arc::new(Mutex::new(Seats::new(MOST, MOST_FROM_ONE_ADDRESS)));
-        Self { limits, seats }
+        let limit = Arc::new(Mutex::new(ConnectionLimit::new(MAX_CONNECTIONS, MAX_PER_ADDRESS)));
+        Self { limits, limit }
     }
 
-    fn enter(&self, stream: TcpStream) -> io::Result<Connection> {
+    fn admit(&self, stream: TcpStream) -> io::Result<Connection> {
         let from = stream.peer_addr()?.ip();
         let of = origin(from);
-        let seats = &self.seats;
+        let limit = &self.limit;
         if !self.limits.connection(from)
-            || !seats.lock().unwrap_or_else(PoisonError::into_inner).enter(of)
+            || !limit.lock().unwrap_or_else(PoisonError::into_inner).acquire(of)
         {
-            debug!(%from, "has too many connections");
+            debug!(%from, "too many connections, closing");
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let seat = Seat { of, seats: seats.clone() };
+        let slot = Slot { of, limit: limit.clone() };
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, stuck: None, _seat: seat })
+        Ok(Connection { stream, write_timeout: None, _slot: slot })
     }
 }
 
-impl<S> Accept<TcpStream, S> for Door {
+impl<S> Accept<TcpStream, S> for ConnectionLimiter {
     type Stream = Connection;
     type Service = S;
     type Future = Ready<io::Result<(Connection, S)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        ready(self.enter(stream).map(|connection| (connection, service)))
+        ready(self.admit(stream).map(|connection| (connection, service)))
     }
 }
 
-/// A place among the open connections, as long as this is there.
-struct Seat {
+/// A slot of the connection limit, released on drop.
+struct Slot {
     of: IpAddr,
-    seats: Arc<Mutex<Seats<IpAddr>>>,
+    limit: Arc<Mutex<ConnectionLimit<IpAddr>>>,
 }
 
-impl Drop for Seat {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner).leave(&self.of);
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner).release(&self.of);
     }
 }
 
-/// A connection that ends when the other side takes nothing for some time.
+/// A connection that is closed when the client does not read for some time.
 pub(super) struct Connection {
     stream: TcpStream,
-    /// Runs while something waits to be taken.
-    stuck: Option<Pin<Box<Sleep>>>,
-    _seat: Seat,
+    /// Runs while a write is blocked.
+    write_timeout: Option<Pin<Box<Sleep>>>,
+    _slot: Slot,
 }
 
 impl AsyncRead for Connection {
@@ -103,11 +103,12 @@ impl AsyncWrite for Connection {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if written.is_ready() {
-            self.stuck = None;
+            self.write_timeout = None;
             return written;
         }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
-        stuck.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let write_timeout =
+            self.write_timeout.get_or_insert_with(|| Box::pin(sleep(CLIENT_TIMEOUT)));
+        write_timeout.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

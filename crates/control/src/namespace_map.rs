@@ -13,7 +13,8 @@ use tombolo_api::{
     sharing::ResourceOffer, virtualkubelet::NamespaceMap,
 };
 use tombolo_core::offloading::{
-    MapFate, Target, Wish, desired_mapping, is_left_over, is_ours, map_fate, map_to_apply, target,
+    MapAction, MapInput, Target, desired_mapping, is_ours, map_action, map_to_apply,
+    must_be_deleted, target,
 };
 use tombolo_core::{tenant::namespace_of, view::Offer};
 use tombolo_runtime::{
@@ -109,13 +110,14 @@ impl Seen {
 
     async fn reconcile(&self, namespace: &str) -> Result<(), Error> {
         let peer = self.peers.at(namespace);
-        let fate = map_fate(peer.as_ref().map(|peer| Offer::from_resource(&peer.offer)).as_ref());
-        if let (MapFate::Keep, Some(peer)) = (fate, &peer) {
+        let action =
+            map_action(peer.as_ref().map(|peer| Offer::from_resource(&peer.offer)).as_ref());
+        if let (MapAction::Keep, Some(peer)) = (action, &peer) {
             self.keep(namespace, peer).await?;
         }
         let ours = self.ours.get(namespace);
         let api: Api<NamespaceMap> = Api::namespaced(self.client.clone(), namespace);
-        for map in ours.iter().filter(|map| is_left_over(map, fate)) {
+        for map in ours.iter().filter(|map| must_be_deleted(map, action)) {
             let name = map.name_any();
             let deleted = writer::delete_if_same(&api, &name, map.uid().as_deref()).await;
             deleted.map_err(|error| Error::Delete(namespace.to_owned(), name, error))?;
@@ -204,14 +206,14 @@ impl Peers {
     /// The tenant namespaces of the clusters that a NamespaceOffloading selects, or did before, if
     /// it asks for something else.
     fn concerned(&self, change: &Change<'_, NamespaceOffloading>) -> Vec<String> {
-        if !change.is_of(Wish::of) {
+        if !change.is_of(MapInput::of) {
             return Vec::new();
         }
         let offers = self.all.state_filter(is_theirs);
         let namespaces = offers.iter().filter_map(|offer| offer.namespace());
         let is_concerned = |namespace: &String| {
             let target = self.at(namespace).map(|peer| peer.target());
-            target.is_some_and(|target| change.both().any(|it| Wish::of(it).concerns(&target)))
+            target.is_some_and(|target| change.both().any(|it| MapInput::of(it).affects(&target)))
         };
         namespaces.filter(is_concerned).collect()
     }

@@ -19,7 +19,7 @@ use tombolo_api::{
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::offloading::{
-    NamespaceStep, PeerMap, namespace_step, reported_namespaces, reported_otherwise, status,
+    NamespaceStep, PeerMap, changed_namespaces, namespace_step, reported_namespaces, status,
 };
 use tombolo_runtime::{
     finalizer,
@@ -95,7 +95,7 @@ impl Seen {
         self.namespaces.feed(queue, |namespace| [namespace.name_any()]);
         self.offloadings.feed(queue, ResourceExt::namespace);
         self.bindings.feed(queue, ResourceExt::namespace);
-        self.maps.feed_changes(queue, |change| reported_otherwise(change.before, change.after));
+        self.maps.feed_changes(queue, |change| changed_namespaces(change.before, change.after));
     }
 
     async fn filled(&self) {
@@ -121,7 +121,7 @@ impl Seen {
                     writer::delete_if_same(&api, NAMESPACE_OFFLOADING, uid.as_deref()).await;
                 deleted.map_err(|error| Error::Delete(name, error))
             }
-            NamespaceStep::Establish(offloading) => {
+            NamespaceStep::Offload(offloading) => {
                 let added = finalizer::add(&api, offloading, FINALIZER).await;
                 added.map_err(|error| Error::Finalize(name.clone(), error))?;
                 self.label(namespace, true).await?;
@@ -139,7 +139,7 @@ impl Seen {
                 let removed = finalizer::remove(&api, offloading, FINALIZER).await;
                 removed.map_err(|error| Error::Finalize(name, error))
             }
-            NamespaceStep::Leave => self.label(namespace, false).await,
+            NamespaceStep::NotOffloaded => self.label(namespace, false).await,
         }
     }
 

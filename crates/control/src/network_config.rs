@@ -13,7 +13,7 @@ use tombolo_api::{
     net::{NetworkConfig, Subnets, TunnelEndpoint},
 };
 use tombolo_core::{
-    network::{Act, Gateway, Local, Seen, answer_to},
+    network::{Action, Gateway, Local, TenantState, answer_to},
     tenant::{id_of, peer_of},
     view::Request,
 };
@@ -60,7 +60,7 @@ pub(crate) struct Tenant<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) peer: &'a ClusterId,
     pub(crate) local: Local,
-    pub(crate) seen: Seen<'a>,
+    pub(crate) seen: TenantState<'a>,
 }
 
 /// Something could not be done about a network. It is tried again.
@@ -115,14 +115,14 @@ impl Network {
     async fn send(&self, tenant: &Tenant<'_>) -> Result<(), ObjectError> {
         let configs = self.configs(tenant);
         match tenant.seen.own_config(&tenant.local, tenant.peer) {
-            Act::Nothing => Ok(()),
-            Act::Apply(config) => {
+            Action::None => Ok(()),
+            Action::Apply(config) => {
                 let name = config.name_any();
                 info!(peer = %tenant.peer, endpoint = %config.spec.endpoint_ip, "sending our network");
                 let applied = writer::apply(&configs, MANAGER, &config).await;
                 applied.map(drop).map_err(failed("apply NetworkConfig", tenant.namespace, &name))
             }
-            Act::Delete(there) => {
+            Action::Delete(there) => {
                 let name = there.name.clone().unwrap_or_default();
                 info!(peer = %tenant.peer, "taking our network back: there is no peering");
                 writer::delete_if_same(&configs, &name, there.uid.as_deref()).await.map_err(failed(
@@ -280,8 +280,8 @@ fn is_new(before: &mut Option<Gateway>, now: Option<Gateway>) -> bool {
 }
 
 impl Found {
-    fn seen<'a>(&'a self, namespace: &'a str) -> Seen<'a> {
-        Seen {
+    fn seen<'a>(&'a self, namespace: &'a str) -> TenantState<'a> {
+        TenantState {
             namespace,
             foreign_cluster: self.cluster.as_deref(),
             requests: self.requests.iter().map(|it| Request::from_resource(it)).collect(),

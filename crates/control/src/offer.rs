@@ -17,7 +17,7 @@ use tombolo_api::{
     sharing::{ResourceOffer, ResourceOfferSpec, ResourceQuota},
 };
 use tombolo_core::{
-    offer::{answer, free, is_due, is_offered_elsewhere, look_after, quota},
+    offer::{answer, free, is_due, is_offered_to_other_peer, quota, refresh_delay},
     replicate::received_from,
     view::{Offer, Request},
 };
@@ -155,7 +155,7 @@ impl State {
         let us = self.context.settings.cluster_name.as_str();
         let others = self.offers.index();
         let is_other = |offer: &ResourceOffer| {
-            is_offered_elsewhere(&Offer::from_resource(offer), us, namespace)
+            is_offered_to_other_peer(&Offer::from_resource(offer), us, namespace)
         };
         let others = others.state_filter(is_other);
         quota(left, others.iter().map(|offer| Offer::from_resource(offer)), sharing)
@@ -206,7 +206,7 @@ fn now_and_then(
 ) -> impl Stream<Item = ()> + Send + 'static {
     futures::stream::unfold((changes.boxed(), true), async |(mut changes, is_first)| {
         changes.next().await?;
-        tokio::time::sleep(look_after(is_first)).await;
+        tokio::time::sleep(refresh_delay(is_first)).await;
         while let Some(Some(())) = changes.next().now_or_never() {}
         Some(((), (changes, false)))
     })

@@ -103,7 +103,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     }
 
     if let Some(offer) = &our_offer
-        && lent.is_some_and(|lent| peering::is_left_over(&lent, &requests))
+        && lent.is_some_and(|lent| peering::is_orphaned(&lent, &requests))
     {
         writer::delete_if_same(&tenant.offers, ours, offer.uid().as_deref())
             .await

@@ -204,7 +204,7 @@ async fn reconcile<K: Replicated>(original: &K, state: &Copier<K>) -> Result<(),
     let value = as_value(original);
     let kind = K::kind(&());
     match replicate::next(Original { object: &value, guarded }, copy_value.as_ref()) {
-        Step::Guard => {
+        Step::AddFinalizer => {
             finalizer::add(&state.originals, original, REPLICATOR_FINALIZER)
                 .await
                 .map_err(here("put the finalizer on the original"))?;
@@ -227,7 +227,7 @@ async fn reconcile<K: Replicated>(original: &K, state: &Copier<K>) -> Result<(),
                 info!(%kind, name, cluster = %state.pair.remote.cluster.cluster_name, "copied");
             }
         }
-        Step::Return(status) => {
+        Step::ReturnStatus(status) => {
             let returned = writer::apply_status(&state.originals, MANAGER, &name, &status);
             returned.await.map_err(here("bring the status back"))?;
         }
@@ -237,7 +237,7 @@ async fn reconcile<K: Replicated>(original: &K, state: &Copier<K>) -> Result<(),
                 .await
                 .map_err(there("delete the copy"))?;
         }
-        Step::Release => {
+        Step::RemoveFinalizer => {
             finalizer::remove(&state.originals, original, REPLICATOR_FINALIZER)
                 .await
                 .map_err(here("take the finalizer off the original"))?;

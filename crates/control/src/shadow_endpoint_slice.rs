@@ -13,7 +13,7 @@ use kube::{
 };
 use tombolo_api::names::{ENDPOINT_SLICE_MANAGED_BY_LABEL, ENDPOINT_SLICE_REFLECTION};
 use tombolo_api::{ClusterId, discovery::ForeignCluster, virtualkubelet::ShadowEndpointSlice};
-use tombolo_core::shadow_endpoint_slice::{belongs_to, forge, is_as_wanted, is_reachable, origin};
+use tombolo_core::shadow_endpoint_slice::{belongs_to, forge, is_reachable, is_up_to_date, origin};
 use tombolo_runtime::{
     events::Events,
     observe::{Key, Watched, key},
@@ -113,7 +113,7 @@ impl Seen {
                 let deleted = writer::delete_if_same(&api, &name, have.uid().as_deref()).await;
                 deleted.map_err(|error| Error::Delete(namespace, name, error))
             }
-            Some(have) if is_as_wanted(&have, &wanted) => Ok(()),
+            Some(have) if is_up_to_date(&have, &wanted) => Ok(()),
             Some(have) => {
                 let uid = have.uid().unwrap_or_default();
                 let written = writer::apply_to(&api, MANAGER, &uid, &wanted).await;

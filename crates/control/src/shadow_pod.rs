@@ -82,16 +82,16 @@ async fn reconcile(shadow: &ShadowPod, keeper: &Keeper) -> Result<(), KeepError>
             writer::absent_is_fine(pods.delete(&name, &params).await.map(drop))
                 .map_err(|error| KeepError::Delete(full, error))?;
         }
-        Next::Release => {
+        Next::RemoveFinalizer => {
             let shadows: Api<ShadowPod> = Api::namespaced(keeper.client.clone(), &namespace);
             finalizer::remove(&shadows, shadow, FINALIZER)
                 .await
                 .map_err(|error| KeepError::Release(full, error))?;
         }
-        Next::NoteFinished(phase) => {
+        Next::RecordFinished(phase) => {
             keeper.note(shadow, &json!({ POD_FINISHED_ANNOTATION: phase })).await?;
         }
-        Next::Taken => {
+        Next::Conflict => {
             let why = format!("a pod called {name} that is no offloaded one is in the way");
             keeper.note_failure(shadow, Some(&why)).await?;
         }

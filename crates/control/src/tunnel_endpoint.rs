@@ -7,7 +7,7 @@ use tombolo_api::{
     discovery::ForeignCluster,
     net::{Subnets, TunnelEndpoint},
 };
-use tombolo_core::network::Act;
+use tombolo_core::network::Action;
 use tombolo_runtime::writer;
 use tracing::info;
 
@@ -66,8 +66,8 @@ async fn make(
     let endpoints = Api::<TunnelEndpoint>::namespaced(client, tenant.namespace);
     let failed = |act, name: &str| object_error::failed(act, tenant.namespace, name);
     match tenant.seen.tunnel_endpoint(&tenant.local, tenant.peer, names) {
-        Act::Nothing => Ok(()),
-        Act::Apply(endpoint) => {
+        Action::None => Ok(()),
+        Action::Apply(endpoint) => {
             let name = endpoint.name_any();
             info!(peer = %tenant.peer, endpoint = %endpoint.spec.endpoint_ip, "applying the TunnelEndpoint");
             writer::apply(&endpoints, MANAGER, &endpoint)
@@ -78,7 +78,7 @@ async fn make(
                 .map(drop)
                 .map_err(failed("apply the status of TunnelEndpoint", &name))
         }
-        Act::Delete(there) => {
+        Action::Delete(there) => {
             let name = there.name.clone().unwrap_or_default();
             info!(peer = %tenant.peer, "deleting the TunnelEndpoint: there is no peering");
             writer::delete_if_same(&endpoints, &name, there.uid.as_deref())

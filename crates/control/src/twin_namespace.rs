@@ -19,7 +19,9 @@ use tombolo_api::{
 };
 use tombolo_core::{
     identity::{Stage, stage},
-    offloading::{Received, Twin, TwinPlan, home_cluster, is_twin, outstays_in, received},
+    offloading::{
+        ReceivedMapStep, Twin, TwinPlan, classify, deletion_due_in, home_cluster, received_map_step,
+    },
     tenant::peer_of,
     view::{Offer, Request},
 };
@@ -145,13 +147,13 @@ impl Seen {
         let mut outcome = Ok(());
         for map in &maps {
             let namespaces = self.namespaces_for(map, &home);
-            let existing = namespaces.iter().map(|(name, it)| (name.clone(), is_twin(it, &home)));
-            let next = received(map, stage, offer.as_ref(), &existing.collect(), now);
+            let existing = namespaces.iter().map(|(name, it)| (name.clone(), classify(it, &home)));
+            let next = received_map_step(map, stage, offer.as_ref(), &existing.collect(), now);
             let guest = Guest { home: &home, tenant, stage, namespaces };
             outcome = outcome.and(self.follow(map, next, &guest).await);
         }
         outcome?;
-        let left = outstays_in(stage, offer.as_ref(), now).filter(|_| !maps.is_empty());
+        let left = deletion_due_in(stage, offer.as_ref(), now).filter(|_| !maps.is_empty());
         Ok(left.map_or(Again::WhenAsked, Again::After))
     }
 
@@ -170,24 +172,24 @@ impl Seen {
     async fn follow(
         &self,
         map: &NamespaceMap,
-        next: Received,
+        next: ReceivedMapStep,
         guest: &Guest<'_>,
     ) -> Result<(), Error> {
         let tenant = guest.tenant.to_owned();
         let maps: Api<NamespaceMap> = Api::namespaced(self.client.clone(), &tenant);
         match next {
             // The change of the map is what goes on from here.
-            Received::Hold => {
+            ReceivedMapStep::AddFinalizer => {
                 let added = finalizer::add(&maps, map, FINALIZER).await;
                 added.map_err(|error| Error::Finalize(tenant, error))
             }
-            Received::Delete => {
+            ReceivedMapStep::Delete => {
                 info!(cluster = %guest.home, "there is no peering any more: its namespaces go");
                 let uid = map.uid();
                 let gone = writer::delete_if_same(&maps, &map.name_any(), uid.as_deref()).await;
                 gone.map_err(|error| Error::Outstayed(tenant, error))
             }
-            Received::Follow(plan) => {
+            ReceivedMapStep::Reconcile(plan) => {
                 self.carry_out(&plan, guest).await?;
                 if plan.release {
                     // Whatever else holds it, its sender has put there.
@@ -207,7 +209,7 @@ impl Seen {
 
     async fn carry_out(&self, plan: &TwinPlan, guest: &Guest<'_>) -> Result<(), Error> {
         let all: Api<Namespace> = Api::all(self.client.clone());
-        for twin in &plan.make {
+        for twin in &plan.create {
             make(&all, twin, guest.home).await?;
         }
         for twin in &plan.keep {

@@ -40,13 +40,13 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     let at_rome = start_and_count_watches(bed.cluster("rome"), &rome).await;
 
     // Nothing happens before somebody wants it.
-    rome.says("milan", "OutgoingPeering", "NotWanted").await;
+    rome.says("milan", "OutgoingPeering", "NotJoined").await;
     rome.says("milan", "APIServer", "Reachable").await;
 
     rome.join("milan", true).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
     milan.says("rome", "IncomingPeering", "Established").await;
-    milan.says("rome", "OutgoingPeering", "NotWanted").await;
+    milan.says("rome", "OutgoingPeering", "NotJoined").await;
     let offer = rome.get_in::<ResourceOffer>("liqo-tenant-milan", "milan").await.expect("an offer");
     assert_eq!(offer.spec.resource_quota.hard["cpu"].0, "600m", "30 % of two cores");
     refers_to_what_is_there(&rome, "milan").await;
@@ -96,8 +96,8 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     rome.says("milan", "APIServer", "Reachable").await;
 
     rome.join("milan", false).await;
-    rome.says("milan", "OutgoingPeering", "NotWanted").await;
-    milan.says("rome", "IncomingPeering", "NotAsked").await;
+    rome.says("milan", "OutgoingPeering", "NotJoined").await;
+    milan.says("rome", "IncomingPeering", "NotRequested").await;
     for side in [&rome, &milan] {
         side.none::<ResourceRequest>().await;
         side.none::<ResourceOffer>().await;

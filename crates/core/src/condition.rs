@@ -1,9 +1,9 @@
-//! Conditions in a status.
+//! Conditions of a status.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Whether there is such a condition and it is true.
+/// Whether the condition of this type exists and is True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|condition| condition.status == "True")
 }
@@ -13,8 +13,8 @@ pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Conditio
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// What a condition is to say now. The time of the last change is kept from `before` as long as
-/// the status is the same.
+/// The new condition of this type. It keeps `lastTransitionTime` of the one in `before` if the
+/// status is the same.
 pub fn now_is(
     before: &[Condition],
     type_: &str,
@@ -31,21 +31,21 @@ pub fn now_is(
         type_: type_.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: message[..message.floor_char_boundary(MOST_BYTES)].to_owned(),
+        message: message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
         last_transition_time: since,
         observed_generation: None,
     }
 }
 
-/// Kubernetes takes no longer message, and some hold what another cluster says.
-const MOST_BYTES: usize = 32 * 1024;
+/// The limit of Kubernetes for a message. Some messages contain text from another cluster.
+const MAX_MESSAGE_BYTES: usize = 32 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_that_of_the_last_change() {
+    fn the_transition_time_changes_only_with_the_status() {
         let (first, later): (Timestamp, Timestamp) =
             ("2026-01-01T00:00:00Z".parse().unwrap(), "2026-01-01T00:01:00Z".parse().unwrap());
         let up = now_is(&[], "APIServer", true, "Reachable", "", first);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_no_longer_than_kubernetes_takes() {
+    fn a_message_is_cut_to_the_limit_of_kubernetes() {
         let long = "é".repeat(20_000) + "e";
         let said = now_is(&[], "APIServer", false, "Silent", &long, Timestamp::UNIX_EPOCH);
         assert_eq!(said.message, "é".repeat(16 * 1024));

@@ -1,20 +1,20 @@
-//! Digests as text: SHA-256 in hexadecimal digits.
+//! SHA-256 digests in hexadecimal.
 
 use sha2::{Digest as _, Sha256};
 
-/// The SHA-256 of these parts, one after the other.
+/// The SHA-256 of the concatenated parts.
 pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut hasher = Sha256::new();
     parts.iter().for_each(|part| hasher.update(part));
     hasher.finalize().into()
 }
 
-/// Bytes in hexadecimal digits, in lower case.
+/// Bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The first `bytes` bytes of the SHA-256, in hexadecimal digits.
+/// The first `bytes` bytes of the SHA-256, in hexadecimal.
 pub fn short(content: impl AsRef<[u8]>, bytes: usize) -> String {
     hex(&sha256(&[content.as_ref()])[..bytes])
 }
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_that_of_the_parts_together() {
+    fn parts_are_hashed_as_one() {
         let whole = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hex(&sha256(&[b"a", b"bc"])), whole);
         assert_eq!(short("abc", 4), whole[..8]);

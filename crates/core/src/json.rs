@@ -1,9 +1,9 @@
-//! JSON values as the API server takes them.
+//! JSON values for the API server.
 
 use serde_json::Value;
 
-/// The value without fields that are null. The API server forgets them, and to apply one is to ask
-/// for a null: a field that is left out is not owned.
+/// The value without null fields. The API server drops nulls, so they would always differ from the
+/// stored object, and a server-side apply would own a field that does not exist.
 pub fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nulls_go_at_every_depth_and_items_of_lists_stay() {
+    fn null_fields_are_removed_at_every_depth_and_list_items_stay() {
         let value = json!({ "a": null, "b": { "c": null, "d": 1 }, "e": [{ "f": null }, null] });
         assert_eq!(without_nulls(value), json!({ "b": { "d": 1 }, "e": [{}, null] }));
     }

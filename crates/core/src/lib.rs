@@ -1,4 +1,4 @@
-//! Every decision, as pure functions: no I/O, no clock, no async.
+//! All decisions, as pure functions: no I/O, no clock, no async.
 
 pub mod admission;
 pub mod condition;

@@ -1,5 +1,5 @@
-//! What the network between this cluster and a peer needs: which NetworkConfig to send, which
-//! TunnelEndpoint to make of both, and what to tell people about it.
+//! The network between this cluster and a peer: the NetworkConfig to send, the TunnelEndpoint that
+//! follows from both NetworkConfigs, and the status of the ForeignCluster.
 
 mod condition;
 mod gateway;
@@ -25,25 +25,25 @@ use crate::{
     view::Request,
 };
 
-/// This cluster's side.
+/// The network of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Local {
     /// This cluster.
     pub cluster: ClusterIdentity,
-    /// Network of its pods.
+    /// Its PodCIDR.
     pub pod_cidr: Cidr,
-    /// Its external network.
+    /// Its ExternalCIDR.
     pub external_cidr: Cidr,
-    /// Its gateway, once it has announced itself.
+    /// Its gateway, once announced in the Lease.
     pub gateway: Option<Gateway>,
 }
 
-/// What there is in the tenant namespace of a peer, and the peer's ForeignCluster.
+/// The objects in the tenant namespace of a peer, and its ForeignCluster.
 #[derive(Clone, Debug, Default)]
-pub struct Seen<'a> {
+pub struct TenantState<'a> {
     /// Name of the tenant namespace.
     pub namespace: &'a str,
-    /// The peer, if it is known.
+    /// The ForeignCluster of the peer, if it exists.
     pub foreign_cluster: Option<&'a ForeignCluster>,
     /// All requests.
     pub requests: Vec<Request<'a>>,
@@ -53,91 +53,91 @@ pub struct Seen<'a> {
     pub endpoints: Vec<&'a TunnelEndpoint>,
 }
 
-/// What to do about an object.
+/// The next action for an object.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Act<'a, T> {
-    /// It is as it should be.
-    Nothing,
-    /// It should be so.
+pub enum Action<'a, T> {
+    /// It is up to date.
+    None,
+    /// Apply it.
     Apply(T),
-    /// It should not be there.
+    /// Delete it.
     Delete(&'a ObjectMeta),
 }
 
-impl<'a> Seen<'a> {
-    /// What to do about this cluster's NetworkConfig for the peer.
-    pub fn own_config(&self, local: &Local, peer: &ClusterId) -> Act<'a, NetworkConfig> {
+impl<'a> TenantState<'a> {
+    /// The next action for the NetworkConfig of this cluster to the peer.
+    pub fn own_config(&self, local: &Local, peer: &ClusterId) -> Action<'a, NetworkConfig> {
         let there = self.configs.iter().copied().find(|config| goes_to(*config, peer));
         match there {
-            Some(there) if is_going(there) => Act::Nothing,
-            Some(there) if !self.wants_peering(peer) => Act::Delete(&there.metadata),
+            Some(there) if is_terminating(there) => Action::None,
+            Some(there) if !self.wants_peering(peer) => Action::Delete(&there.metadata),
             there => {
                 let may_send =
                     self.is_accepted(peer) && self.foreign_cluster.is_some_and(is_authenticated);
                 if there.is_none() && !may_send {
-                    return Act::Nothing;
+                    return Action::None;
                 }
-                let Some(gateway) = &local.gateway else { return Act::Nothing };
+                let Some(gateway) = &local.gateway else { return Action::None };
                 let wanted = network_config(local, gateway, peer, self.namespace);
                 if there.is_some_and(|there| there.spec == wanted.spec) {
-                    return Act::Nothing;
+                    return Action::None;
                 }
-                Act::Apply(wanted)
+                Action::Apply(wanted)
             }
         }
     }
 
-    /// The peer's NetworkConfig for this cluster.
+    /// The NetworkConfig of the peer to this cluster.
     pub fn their_config(&self, local: &Local, peer: &ClusterId) -> Option<&'a NetworkConfig> {
         self.configs.iter().copied().find(|config| {
             comes_from(*config, peer)
                 && config.spec.cluster_id == local.cluster.cluster_id
-                && !is_going(*config)
+                && !is_terminating(*config)
         })
     }
 
-    /// What the peer has said to this cluster's NetworkConfig. What it has said to an earlier one, with
-    /// other networks, is nothing; a peer that does not say to which is taken at its word.
+    /// The peer's answer to this cluster's NetworkConfig. An answer to earlier CIDRs is ignored. An
+    /// answer that does not name the CIDRs is taken as current.
     pub fn answer(&self, peer: &ClusterId) -> Option<&'a NetworkConfigStatus> {
         let config = self.sent_config(peer)?;
         let status = config.status.as_ref()?;
-        let is_of = |said: Option<Cidr>, sent: Cidr| said.is_none_or(|said| said == sent);
-        let is_to_it = is_of(status.pod_cidr, config.spec.pod_cidr)
-            && is_of(status.external_cidr, config.spec.external_cidr);
-        (status.processed && is_to_it).then_some(status)
+        let is_same = |answered: Option<Cidr>, sent| answered.is_none_or(|cidr| cidr == sent);
+        let is_current = is_same(status.pod_cidr, config.spec.pod_cidr)
+            && is_same(status.external_cidr, config.spec.external_cidr);
+        (status.processed && is_current).then_some(status)
     }
 
-    /// Whether there is nothing left that the peer's names are needed for.
+    /// Whether neither side has a NetworkConfig any more: the translated CIDRs can be freed.
     pub fn is_over(&self, local: &Local, peer: &ClusterId) -> bool {
         self.sent_config(peer).is_none() && self.their_config(local, peer).is_none()
     }
 
-    /// What to do about the TunnelEndpoint, given what the peer's networks are called here, if it
-    /// is to be reached.
+    /// The next action for the TunnelEndpoint. `subnets` has the translated CIDRs of the peer in
+    /// this cluster, if they are allocated.
     pub fn tunnel_endpoint(
         &self,
         local: &Local,
         peer: &ClusterId,
-        names: Option<&Subnets>,
-    ) -> Act<'a, TunnelEndpoint> {
+        subnets: Option<&Subnets>,
+    ) -> Action<'a, TunnelEndpoint> {
         let there =
             self.endpoints.iter().copied().find(|endpoint| endpoint.spec.cluster_id == *peer);
-        if there.is_some_and(is_going) {
-            return Act::Nothing;
+        if there.is_some_and(is_terminating) {
+            return Action::None;
         }
         if let Some(there) = there
             && self.is_over(local, peer)
         {
-            return Act::Delete(&there.metadata);
+            return Action::Delete(&there.metadata);
         }
-        let (Some(theirs), Some(ours), Ok(Some([pods, external])), Some(names), Some(identity)) = (
+        let (Some(theirs), Some(ours), Ok(Some([pods, external])), Some(subnets), Some(identity)) = (
             self.their_config(local, peer),
             self.sent_config(peer),
-            self.named(peer),
-            names,
+            self.own_translations(peer),
+            subnets,
             self.identity(),
         ) else {
-            return Act::Nothing;
+            return Action::None;
         };
         let mut wanted = TunnelEndpoint::new(
             identity.cluster_name.as_str(),
@@ -152,7 +152,7 @@ impl<'a> Seen<'a> {
         );
         wanted.metadata.namespace = Some(self.namespace.to_owned());
         if let Some(there) = there {
-            // Only one per peer, also where the peer has another name by now.
+            // A peer has one TunnelEndpoint, even if its cluster name has changed.
             wanted.metadata.name = there.metadata.name.clone();
         }
         wanted.status = Some(TunnelEndpointStatus {
@@ -160,27 +160,26 @@ impl<'a> Seen<'a> {
             local_external_cidr: Some(external.real()),
             local_nat_pod_cidr: Some(nat(pods.real(), pods.translated())),
             local_nat_external_cidr: Some(nat(external.real(), external.translated())),
-            remote_nat_pod_cidr: Some(names.remote_nat_pod_cidr),
-            remote_nat_external_cidr: Some(names.remote_nat_external_cidr),
+            remote_nat_pod_cidr: Some(subnets.remote_nat_pod_cidr),
+            remote_nat_external_cidr: Some(subnets.remote_nat_external_cidr),
             local_tunnel_public_ip: Some(ours.spec.endpoint_ip),
             remote_tunnel_public_ip: Some(theirs.spec.endpoint_ip),
             ..TunnelEndpointStatus::default()
         });
         if there.is_some_and(|there| is_same_endpoint(there, &wanted)) {
-            return Act::Nothing;
+            return Action::None;
         }
-        Act::Apply(wanted)
+        Action::Apply(wanted)
     }
 
-    /// The part of the ForeignCluster's status that is about the network, unless it says so
-    /// already.
+    /// The network part of the ForeignCluster's status. `None` if it needs no change.
     pub fn foreign_cluster_status(
         &self,
         local: &Local,
         peer: &ClusterId,
         now: Timestamp,
     ) -> Option<ForeignClusterStatus> {
-        // First of all it is said whether the cluster is known at all.
+        // The first status is written by the controller of ForeignClusters.
         let before = self.foreign_cluster?.status.as_ref()?;
         let theirs = self.their_config(local, peer);
         let endpoint = self.endpoints.iter().copied().find(|it| it.spec.cluster_id == *peer);
@@ -197,7 +196,7 @@ impl<'a> Seen<'a> {
             sent: self.sent_config(peer).is_some(),
             answered: self.answer(peer).is_some(),
             received: theirs.is_some(),
-            mismatch: self.named(peer).err(),
+            mismatch: self.own_translations(peer).err(),
             connection: endpoint.map(|it| it.status.as_ref()?.connection.as_ref()),
         };
         let condition = tunnel_condition(&state, before, now);
@@ -210,8 +209,8 @@ impl<'a> Seen<'a> {
         })
     }
 
-    /// What the peer calls this cluster's pods' and external networks, once it has said so.
-    fn named(&self, peer: &ClusterId) -> Result<Option<[CidrTranslation; 2]>, Mismatch> {
+    /// The translations of this cluster's PodCIDR and ExternalCIDR in the peer, once answered.
+    fn own_translations(&self, peer: &ClusterId) -> Result<Option<[CidrTranslation; 2]>, Mismatch> {
         let (Some(config), Some(answer)) = (self.sent_config(peer), self.answer(peer)) else {
             return Ok(None);
         };
@@ -225,19 +224,22 @@ impl<'a> Seen<'a> {
     }
 
     fn sent_config(&self, peer: &ClusterId) -> Option<&'a NetworkConfig> {
-        self.configs.iter().copied().find(|config| goes_to(*config, peer) && !is_going(*config))
+        self.configs
+            .iter()
+            .copied()
+            .find(|config| goes_to(*config, peer) && !is_terminating(*config))
     }
 
-    /// Whether this cluster has asked for a peering and was not refused, or has accepted one.
+    /// Whether a request to the peer is not refused, or a request in either direction is accepted.
     fn wants_peering(&self, peer: &ClusterId) -> bool {
-        let asked = |request: Request<'_>| {
+        let requested = |request: Request<'_>| {
             request.sent_to == Some(peer.as_str()) && request.state != RequestState::Refused
         };
-        self.is_accepted(peer) || self.requests().any(asked)
+        self.is_accepted(peer) || self.requests().any(requested)
     }
 
-    /// Whether there is a peering that was accepted, here or there: the peer takes a NetworkConfig
-    /// from then on.
+    /// Whether a request in either direction is accepted. From then on the peer accepts a
+    /// NetworkConfig.
     fn is_accepted(&self, peer: &ClusterId) -> bool {
         let peer = Some(peer.as_str());
         self.requests().any(|request| {
@@ -255,19 +257,19 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// What to answer to a peer's NetworkConfig, unless that is what it says already.
-pub fn answer_to(config: &NetworkConfig, names: &Subnets) -> Option<NetworkConfigStatus> {
+/// The answer to the NetworkConfig of a peer. `None` if its status needs no change.
+pub fn answer_to(config: &NetworkConfig, subnets: &Subnets) -> Option<NetworkConfigStatus> {
     let status = NetworkConfigStatus {
         processed: true,
-        pod_cidr_nat: Some(names.remote_nat_pod_cidr),
-        external_cidr_nat: Some(names.remote_nat_external_cidr),
+        pod_cidr_nat: Some(subnets.remote_nat_pod_cidr),
+        external_cidr_nat: Some(subnets.remote_nat_external_cidr),
         pod_cidr: Some(config.spec.pod_cidr),
         external_cidr: Some(config.spec.external_cidr),
     };
     (config.status.as_ref() != Some(&status)).then_some(status)
 }
 
-/// Whether the tunnel carries packets.
+/// Whether the tunnel is connected.
 pub fn is_connected(endpoint: &TunnelEndpoint) -> bool {
     let connection = endpoint.status.as_ref().and_then(|status| status.connection.as_ref());
     connection.is_some_and(|it| it.status == Some(ConnectionStatus::Connected))
@@ -321,7 +323,7 @@ fn related<K: Resource>(object: Option<&K>) -> Related {
     }
 }
 
-fn is_going<K: Resource>(object: &K) -> bool {
+fn is_terminating<K: Resource>(object: &K) -> bool {
     object.meta().deletion_timestamp.is_some()
 }
 

@@ -1,4 +1,4 @@
-//! The virtual node of an offer: what it looks like, and whether it is ready.
+//! The virtual node of an offer: its Node object and its readiness.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,35 +20,35 @@ use tombolo_api::{
     virtualkubelet::{MappingPhase, NamespaceMap},
 };
 
-use crate::{quantity::is_as_much, view::Offer};
+use crate::{quantity::is_equal, view::Offer};
 
 /// Why a virtual node is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotReady {
-    /// In one word.
+    /// Reason of the condition.
     pub reason: &'static str,
-    /// For people.
+    /// Message of the condition.
     pub message: String,
 }
 
-/// What a virtual node is made of.
+/// The inputs of a virtual node.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// Its name.
     pub name: &'a str,
     /// The cluster behind it.
     pub cluster: &'a ClusterId,
-    /// What that cluster offers.
+    /// The offer of that cluster.
     pub offer: Offer<'a>,
-    /// Where its kubelet API listens.
+    /// Address of its kubelet API.
     pub address: IpAddr,
-    /// And at which port.
+    /// Port of its kubelet API.
     pub port: u16,
     /// Why it is not ready, if it is not.
     pub not_ready: Option<&'a NotReady>,
-    /// Whether it is to take no more pods.
+    /// Whether it takes no more pods.
     pub draining: bool,
-    /// As whom it is written.
+    /// Field manager of its writes.
     pub manager: &'a str,
 }
 
@@ -59,16 +59,16 @@ const ARCH: &str = "kubernetes.io/arch";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const NO_LOAD_BALANCER: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// Of an offer that does not say how many pods it takes.
+/// Pod capacity of an offer without a quota for pods.
 const PODS: &str = "1000";
 
-/// The Kubernetes whose kubelet API this is.
+/// Kubelet version of the virtual node.
 const KUBELET: &str = concat!("v1.34.0-tombolo-", env!("CARGO_PKG_VERSION"));
 
-/// The cluster behind an offer: the one whose tenant namespace it is in, for what the offer says is
-/// only what that cluster has written. Once that is not known any more, there is only a node to
-/// remove, and nothing to be sent anywhere: then the offer's word is enough.
-pub fn offered_by(offer: &Offer<'_>, tenant: Option<&ForeignCluster>) -> Option<ClusterIdentity> {
+/// The provider of an offer: the cluster of its tenant namespace. The cluster id in the offer is
+/// only a claim, and must be the same. Without a ForeignCluster the claim is enough for an offer
+/// that is being drained: its node is only removed, and nothing is sent to the cluster.
+pub fn provider(offer: &Offer<'_>, tenant: Option<&ForeignCluster>) -> Option<ClusterIdentity> {
     let claimed = offer.cluster_id;
     match tenant {
         Some(cluster) => {
@@ -82,10 +82,10 @@ pub fn offered_by(offer: &Offer<'_>, tenant: Option<&ForeignCluster>) -> Option<
     }
 }
 
-/// Whether pods there can be reached and looked after: by the tunnel and by the API server.
+/// Whether the remote cluster can run pods: its tunnel and its API server must work.
 pub fn health(cluster: Option<&ForeignCluster>) -> Result<(), NotReady> {
     let Some(cluster) = cluster else {
-        let message = "no ForeignCluster stands for this node's cluster".to_owned();
+        let message = "there is no ForeignCluster of this node's cluster".to_owned();
         return Err(NotReady { reason: "ForeignClusterMissing", message });
     };
     let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
@@ -105,18 +105,18 @@ pub fn health(cluster: Option<&ForeignCluster>) -> Result<(), NotReady> {
     Ok(())
 }
 
-/// What has become of this cluster's namespaces in another.
+/// The twin namespaces in a remote cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces {
-    /// Names of the twins that are there to be used, by the namespace at home.
-    pub there: BTreeMap<String, String>,
-    /// The same of those that are on their way out, with whatever still runs in them.
-    pub leaving: BTreeMap<String, String>,
-    /// Namespaces at home that are to have a twin.
-    pub wanted: BTreeSet<String>,
+    /// Names of the twins in use, by home namespace.
+    pub active: BTreeMap<String, String>,
+    /// Names of the twins that are being deleted and may still run pods, by home namespace.
+    pub terminating: BTreeMap<String, String>,
+    /// Home namespaces that should have a twin.
+    pub desired: BTreeSet<String>,
 }
 
-/// What a NamespaceMap says of them.
+/// The twin namespaces of a NamespaceMap.
 pub fn namespaces(map: Option<&NamespaceMap>) -> Namespaces {
     let Some(map) = map else {
         return Namespaces::default();
@@ -125,19 +125,19 @@ pub fn namespaces(map: Option<&NamespaceMap>) -> Namespaces {
     let mut namespaces = Namespaces::default();
     for (home, twin) in map.status.iter().flat_map(|status| &status.current_mapping) {
         let place = match twin.phase {
-            MappingPhase::Accepted if !over => &mut namespaces.there,
-            MappingPhase::Accepted | MappingPhase::Terminating => &mut namespaces.leaving,
+            MappingPhase::Accepted if !over => &mut namespaces.active,
+            MappingPhase::Accepted | MappingPhase::Terminating => &mut namespaces.terminating,
             MappingPhase::Refused => continue,
         };
         place.insert(home.clone(), twin.remote_namespace.clone());
     }
     if !over {
-        namespaces.wanted = map.spec.desired_mapping.keys().cloned().collect();
+        namespaces.desired = map.spec.desired_mapping.keys().cloned().collect();
     }
     namespaces
 }
 
-/// Name of the virtual node of a cluster: the one that its offer names, or the one that it gets.
+/// Name of the virtual node of a cluster: the one in its offer's status, or the default.
 pub fn name(peer: &ClusterIdentity, offer: Option<&Offer<'_>>) -> String {
     let named = offer.and_then(|offer| offer.virtual_node).map(str::to_owned);
     named.unwrap_or_else(|| virtual_node(&peer.cluster_name, &peer.cluster_id, |_| false))
@@ -148,20 +148,20 @@ pub fn is_ready(node: &Node) -> bool {
     ready_condition(node).is_some_and(|condition| condition.status == "True")
 }
 
-/// The condition that tells whether a node is ready, and why not.
+/// The Ready condition of a node.
 pub fn ready_condition(node: &Node) -> Option<&NodeCondition> {
     let mut conditions = node.status.as_ref()?.conditions.iter().flatten();
     conditions.find(|condition| condition.type_ == READY)
 }
 
-/// Whether a node of this name stands for something else than this cluster.
+/// Whether a node with this name is not the virtual node of this cluster.
 pub fn is_taken(node: &Node, cluster: &ClusterId) -> bool {
     let labels = node.metadata.labels.as_ref();
     let label = |name: &str| labels.and_then(|labels| labels.get(name)).map(String::as_str);
     label(TYPE_LABEL) != Some(VIRTUAL_NODE) || label(CLUSTER_ID_LABEL) != Some(cluster.as_str())
 }
 
-/// The node object, with the taints that others have put on it. None when it is so already.
+/// The desired Node, with the taints set by others. `None` if it needs no change.
 pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
     let ours = Taint {
         key: VIRTUAL_NODE_TAINT.into(),
@@ -198,12 +198,12 @@ pub fn wanted(facts: &Facts<'_>, has: Option<&Node>) -> Option<Node> {
     Some(node)
 }
 
-/// Whether nothing new is to be put on the node.
+/// Whether a node is cordoned.
 pub fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
 }
 
-/// Whether it was this manager who has cordoned the node: others may have reasons of their own.
+/// Whether this field manager has cordoned the node. A cordon set by others stays.
 fn cordoned_by(manager: &str, node: &Node) -> bool {
     let managed = node.metadata.managed_fields.iter().flatten();
     managed.filter(|entry| entry.manager.as_deref() == Some(manager)).any(|entry| {
@@ -211,7 +211,7 @@ fn cordoned_by(manager: &str, node: &Node) -> bool {
     })
 }
 
-/// The node's status. None when it is so already, but for the time of it.
+/// The desired status of the node. `None` if nothing but heartbeat times would change.
 pub fn wanted_status(
     facts: &Facts<'_>,
     has: Option<&NodeStatus>,
@@ -248,7 +248,7 @@ pub fn wanted_status(
 fn labels(facts: &Facts<'_>) -> BTreeMap<String, String> {
     let mut labels: BTreeMap<String, String> = BTreeMap::from([(ARCH.into(), "amd64".into())]);
     labels.extend(facts.offer.labels.clone());
-    // A node says of itself who it is, whatever was offered.
+    // An offer can't override the identity of the node.
     for (label, value) in [
         (HOSTNAME, facts.name),
         (OS, "linux"),
@@ -278,16 +278,16 @@ fn conditions(
     now: Timestamp,
 ) -> Vec<NodeCondition> {
     let ready = match not_ready {
-        None => ("True", "RemoteClusterReachable", "the remote cluster can be reached"),
+        None => ("True", "RemoteClusterReachable", "the remote cluster is reachable"),
         Some(why) => ("False", why.reason, why.message.as_str()),
     };
-    let fine = |kind| (kind, "False", "RemoteClusterLooksAfterIt", "");
+    let inherited = |kind| (kind, "False", "ManagedByRemoteCluster", "");
     let all = [
         (READY, ready.0, ready.1, ready.2),
-        fine("MemoryPressure"),
-        fine("DiskPressure"),
-        fine("PIDPressure"),
-        fine("NetworkUnavailable"),
+        inherited("MemoryPressure"),
+        inherited("DiskPressure"),
+        inherited("PIDPressure"),
+        inherited("NetworkUnavailable"),
     ];
     let before = has.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     all.into_iter()
@@ -310,20 +310,24 @@ fn conditions(
 fn is_same(has: &NodeStatus, wanted: &NodeStatus) -> bool {
     let quantities = |of: &Option<BTreeMap<String, Quantity>>| of.clone().unwrap_or_default();
     let (capacity, wants) = (quantities(&has.capacity), quantities(&wanted.capacity));
-    let told = |of: &NodeStatus, kind: &str| {
+    let reported = |of: &NodeStatus, kind: &str| {
         let found = of.conditions.iter().flatten().find(|condition| condition.type_ == kind);
         found.map(|c| {
             let text = |of: &Option<String>| of.clone().unwrap_or_default();
             (c.status.clone(), text(&c.reason), text(&c.message))
         })
     };
-    wants.iter().all(|(name, value)| capacity.get(name).is_some_and(|has| is_as_much(has, value)))
+    wants.iter().all(|(name, value)| capacity.get(name).is_some_and(|has| is_equal(has, value)))
         && capacity.keys().all(|name| wants.contains_key(name))
         && has.allocatable == has.capacity
         && has.addresses == wanted.addresses
         && has.daemon_endpoints == wanted.daemon_endpoints
         && has.node_info == wanted.node_info
-        && wanted.conditions.iter().flatten().all(|c| told(has, &c.type_) == told(wanted, &c.type_))
+        && wanted
+            .conditions
+            .iter()
+            .flatten()
+            .all(|c| reported(has, &c.type_) == reported(wanted, &c.type_))
 }
 
 #[cfg(test)]
@@ -378,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accepted_offer_is_served_until_it_goes() {
+    fn an_accepted_offer_is_served_until_it_ends() {
         let finalizers = json!([KUBELET_FINALIZER]);
         let later = "2026-01-01T00:00:00Z";
         let stage = |more: &Value| Offer::from_resource(&offer(more)).stage;
@@ -397,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn who_offers_is_told_by_the_namespace_and_not_by_the_offer() {
+    fn the_provider_is_identified_by_the_tenant_namespace() {
         let mut tenant = cluster(&[]);
         tenant.status.as_mut().unwrap().tenant_namespace = Some(TenantNamespace {
             local: Some("liqo-tenant-milan".into()),
@@ -409,20 +413,20 @@ mod tests {
             cluster_name: "milan".parse().unwrap(),
         };
         tenant.spec.cluster_identity = Some(milan.clone());
-        let offered_by =
-            |offer: &ResourceOffer, tenant| offered_by(&Offer::from_resource(offer), tenant);
-        assert_eq!(offered_by(&offer(&json!({})), Some(&tenant)), Some(milan.clone()));
+        let provider =
+            |offer: &ResourceOffer, tenant| provider(&Offer::from_resource(offer), tenant);
+        assert_eq!(provider(&offer(&json!({})), Some(&tenant)), Some(milan.clone()));
         let lie = offer(&json!({ "spec": { "clusterID": "turin-id" } }));
-        assert_eq!(offered_by(&lie, Some(&tenant)), None);
-        assert_eq!(offered_by(&offer(&json!({})), None), None);
+        assert_eq!(provider(&lie, Some(&tenant)), None);
+        assert_eq!(provider(&offer(&json!({})), None), None);
         let going = offer(&json!({ "metadata": {
             "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [KUBELET_FINALIZER],
         } }));
-        assert_eq!(offered_by(&going, None), Some(milan));
+        assert_eq!(provider(&going, None), Some(milan));
     }
 
     #[test]
-    fn a_namespace_on_its_way_out_is_still_looked_at() {
+    fn terminating_twins_are_still_listed() {
         let map = |metadata: Value| -> NamespaceMap {
             serde_json::from_value(json!({
                 "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
@@ -438,17 +442,17 @@ mod tests {
         };
         let pair = |home: &str, there: &str| (home.to_owned(), there.to_owned());
         let now = namespaces(Some(&map(json!({ "name": "rome" }))));
-        assert_eq!(now.there, [pair("shop", "shop-rome")].into());
-        assert_eq!(now.leaving, [pair("old", "old-rome")].into());
-        assert_eq!(now.wanted, ["shop".to_owned()].into());
+        assert_eq!(now.active, [pair("shop", "shop-rome")].into());
+        assert_eq!(now.terminating, [pair("old", "old-rome")].into());
+        assert_eq!(now.desired, ["shop".to_owned()].into());
         let later = "2026-01-01T00:00:00Z";
         let now = namespaces(Some(&map(json!({ "name": "rome", "deletionTimestamp": later }))));
-        assert_eq!(now.leaving, [pair("old", "old-rome"), pair("shop", "shop-rome")].into());
-        assert!(now.there.is_empty() && now.wanted.is_empty());
+        assert_eq!(now.terminating, [pair("old", "old-rome"), pair("shop", "shop-rome")].into());
+        assert!(now.active.is_empty() && now.desired.is_empty());
     }
 
     #[test]
-    fn a_node_is_ready_when_tunnel_and_api_server_answer() {
+    fn a_node_is_ready_while_tunnel_and_api_server_work() {
         let (api, tunnel) = (condition::API_SERVER, condition::TUNNEL_ENDPOINT);
         let reason = |conditions: &[(&str, &str)]| {
             health(Some(&cluster(conditions))).err().map(|not_ready| not_ready.reason)
@@ -463,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_made_of_its_offer() {
+    fn a_node_follows_from_its_offer() {
         let (offer, id) = (offer(&json!({})), "milan-id".parse().unwrap());
         let facts = Facts {
             name: "liqo-milan",
@@ -489,7 +493,7 @@ mod tests {
         let cordoned = wanted(&going, Some(&node)).unwrap();
         assert_eq!(cordoned.spec.as_ref().unwrap().unschedulable, Some(true));
         assert_eq!(wanted(&going, Some(&cordoned)), None);
-        // Wanted again, the node is open again, unless somebody else has closed it.
+        // The cordon is removed when draining ends, unless somebody else has set it.
         assert_eq!(wanted(&facts, Some(&cordoned)), None);
         let mut ours = cordoned;
         let manager = "liqo-kubelet".to_owned();
@@ -498,8 +502,8 @@ mod tests {
             fields_v1: Some(FieldsV1(json!({ "f:spec": { "f:unschedulable": {} } }))),
             ..ManagedFieldsEntry::default()
         }]);
-        let open = wanted(&facts, Some(&ours)).unwrap();
-        assert_eq!(open.spec.unwrap().unschedulable, None);
+        let uncordoned = wanted(&facts, Some(&ours)).unwrap();
+        assert_eq!(uncordoned.spec.unwrap().unschedulable, None);
 
         let down = NotReady { reason: "TunnelDown", message: "x".into() };
         let facts = Facts { not_ready: Some(&down), ..facts };

@@ -1,4 +1,4 @@
-//! How much of what is free is offered: a share of what the nodes have and nobody asked for.
+//! The quota of an offer: a share of the allocatable resources that no pod requests.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,23 +18,22 @@ use crate::{
     view::{Offer, Request},
 };
 
-/// A change smaller than this part of what is offered is not worth an update.
-const WORTH: f64 = 0.05;
+/// Smaller changes of the quota, as a fraction, are not worth an update.
+const MIN_CHANGE: f64 = 0.05;
 
-/// Time in which changes of what is free are collected.
+/// Time in which changes of the free resources are collected.
 const REFRESH: Duration = Duration::from_secs(10);
 
-/// Amounts by the name of the resource, in its base unit (cores, bytes, pieces).
+/// Amounts by resource name, in the base unit of each resource (cores, bytes, pieces).
 pub type Amounts = BTreeMap<String, f64>;
 
-/// When to look at what is free after a change: the first time at once, then after a while, however
-/// much changes.
-pub fn look_after(is_first: bool) -> Duration {
+/// Delay between a change and the next computation of the free resources: none for the first one.
+pub fn refresh_delay(is_first: bool) -> Duration {
     if is_first { Duration::ZERO } else { REFRESH }
 }
 
-/// What to answer a request with, if there is something to say: until somebody decides, that it is
-/// pending.
+/// The state to write to a request, if it changes. Without `autoAccept` a request is Pending until
+/// somebody decides.
 pub fn answer(request: &Request<'_>, sharing: &SharingConfig) -> Option<RequestState> {
     match (request.state, sharing.auto_accept) {
         (RequestState::Pending, true) => Some(RequestState::Accepted),
@@ -43,15 +42,15 @@ pub fn answer(request: &Request<'_>, sharing: &SharingConfig) -> Option<RequestS
     }
 }
 
-/// Whether this is what the cluster called `us` offers to another cluster than the one whose tenant
-/// namespace is given. An object is called after the cluster that made it; whatever else a peer puts
-/// into its tenant namespace takes nothing away from others.
-pub fn is_offered_elsewhere(offer: &Offer<'_>, us: &str, namespace: &str) -> bool {
+/// Whether this is an offer of this cluster, `us`, to a peer with another tenant namespace than
+/// `namespace`. An offer has the name of the cluster that created it, so objects that a peer puts
+/// into its tenant namespace don't reduce the quota of others.
+pub fn is_offered_to_other_peer(offer: &Offer<'_>, us: &str, namespace: &str) -> bool {
     offer.name == us && offer.namespace != namespace && offer.sent_to.is_some()
 }
 
-/// What to offer of what is free; `others` is offered to other clusters already, which counts
-/// unless the same may be offered twice.
+/// The quota to offer of the free resources. The quotas of `others`, the offers to other peers, are
+/// subtracted, except with `overcommit`.
 pub fn quota<'a>(
     mut free: Amounts,
     others: impl IntoIterator<Item = Offer<'a>>,
@@ -68,14 +67,14 @@ pub fn quota<'a>(
     share(&free, sharing.share_percentage)
 }
 
-/// Whether this has to be offered: nothing is yet, or something else. One that is on its way out is
-/// let go first.
+/// Whether to write an offer with this quota: there is none yet, or its quota differs. An offer
+/// that is being deleted is not updated.
 pub fn is_due(offer: Option<&Offer<'_>>, quota: &BTreeMap<String, Quantity>) -> bool {
-    offer.is_none_or(|offer| offer.deleted.is_none() && is_news(offer.quota, quota))
+    offer.is_none_or(|offer| offer.deleted.is_none() && is_significant(offer.quota, quota))
 }
 
-/// What is free in this cluster: what its ready nodes have, less what pods ask for. Pods that run
-/// for other clusters use what was offered, so they do not count.
+/// The free resources of this cluster: the allocatable resources of its ready nodes, less the
+/// requests of pods. Pods offloaded by peers use the offered quota, so they don't count.
 pub fn free<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
     pods: impl IntoIterator<Item = &'a Pod>,
@@ -88,9 +87,9 @@ pub fn free<'a>(
         }
     }
     for pod in pods.into_iter().filter(|pod| counts(pod)) {
-        for (name, asked) in requests(pod) {
+        for (name, requested) in requests(pod) {
             if let Some(left) = free.get_mut(&name) {
-                *left -= asked;
+                *left -= requested;
             }
         }
         if let Some(left) = free.get_mut("pods") {
@@ -100,7 +99,7 @@ pub fn free<'a>(
     free
 }
 
-/// The offer: `percent` of what is free, in whole thousandths of a core, bytes and pieces.
+/// The quota: `percent` of the free resources, in whole millicores, mebibytes or pieces.
 fn share(free: &Amounts, percent: u32) -> BTreeMap<String, Quantity> {
     free.iter()
         .map(|(name, amount)| (name.clone(), amount.max(0.0) * f64::from(percent) / 100.0))
@@ -115,14 +114,14 @@ fn share(free: &Amounts, percent: u32) -> BTreeMap<String, Quantity> {
         .collect()
 }
 
-/// Whether the offer has changed enough to say so.
-fn is_news(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quantity>) -> bool {
+/// Whether the quota has changed enough for an update.
+fn is_significant(before: &BTreeMap<String, Quantity>, now: &BTreeMap<String, Quantity>) -> bool {
     let same_kinds = before.keys().eq(now.keys());
     !same_kinds
         || now.iter().any(|(name, quantity)| {
             let (was, is) = (before.get(name).and_then(amount), amount(quantity));
             match (was, is) {
-                (Some(was), Some(is)) => (was - is).abs() > WORTH * was.max(is),
+                (Some(was), Some(is)) => (was - is).abs() > MIN_CHANGE * was.max(is),
                 _ => true,
             }
         })
@@ -132,8 +131,8 @@ fn can_run_pods(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let is_virtual = labels
         .is_some_and(|labels| labels.get(TYPE_LABEL).is_some_and(|value| value == VIRTUAL_NODE));
-    let is_closed = node.spec.as_ref().is_some_and(|spec| spec.unschedulable.unwrap_or(false));
-    is_ready(node) && !is_virtual && !is_closed
+    let is_cordoned = node.spec.as_ref().is_some_and(|spec| spec.unschedulable.unwrap_or(false));
+    is_ready(node) && !is_virtual && !is_cordoned
 }
 
 fn counts(pod: &Pod) -> bool {
@@ -145,7 +144,7 @@ fn counts(pod: &Pod) -> bool {
     is_placed && !is_hosted && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// What a pod asks for: the sum of its containers, or its largest init container.
+/// The requests of a pod: the sum of its containers, or its largest init container.
 fn requests(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::new() };
     let of = |container: &k8s_openapi::api::core::v1::Container| -> Amounts {
@@ -157,12 +156,12 @@ fn requests(pod: &Pod) -> Amounts {
             .collect()
     };
     let mut sum = Amounts::new();
-    for (name, asked) in spec.containers.iter().flat_map(of) {
-        *sum.entry(name).or_default() += asked;
+    for (name, requested) in spec.containers.iter().flat_map(of) {
+        *sum.entry(name).or_default() += requested;
     }
-    for (name, asked) in spec.init_containers.iter().flatten().flat_map(of) {
+    for (name, requested) in spec.init_containers.iter().flatten().flat_map(of) {
         let so_far = sum.entry(name).or_default();
-        *so_far = so_far.max(asked);
+        *so_far = so_far.max(requested);
     }
     sum
 }
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn free_is_what_real_ready_nodes_have_and_own_pods_do_not_ask_for() {
+    fn free_resources_are_those_of_ready_real_nodes_less_the_requests_of_own_pods() {
         let nodes = [
             node("True", &json!({})),
             node("False", &json!({})),
@@ -232,11 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn a_little_more_or_less_is_no_news() {
+    fn small_changes_are_not_significant() {
         let offer = |cpu: &str| BTreeMap::from([("cpu".to_owned(), Quantity(cpu.into()))]);
-        assert!(!is_news(&offer("1000m"), &offer("980m")));
-        assert!(is_news(&offer("1000m"), &offer("900m")));
-        assert!(is_news(&offer("1"), &BTreeMap::new()));
+        assert!(!is_significant(&offer("1000m"), &offer("980m")));
+        assert!(is_significant(&offer("1000m"), &offer("900m")));
+        assert!(is_significant(&offer("1"), &BTreeMap::new()));
     }
 
     fn request(status: &serde_json::Value) -> ResourceRequest {
@@ -268,26 +267,26 @@ mod tests {
     }
 
     #[test]
-    fn the_first_change_counts_at_once_and_later_ones_together() {
-        assert_eq!(look_after(true), Duration::ZERO);
-        assert_eq!(look_after(false), REFRESH);
+    fn the_first_change_is_handled_at_once_and_later_ones_together() {
+        assert_eq!(refresh_delay(true), Duration::ZERO);
+        assert_eq!(refresh_delay(false), REFRESH);
     }
 
     #[test]
     fn a_request_is_answered_once() {
-        let (by_itself, by_hand) = (sharing(true, false), sharing(false, false));
+        let (automatic, manual) = (sharing(true, false), sharing(false, false));
         let new = request(&serde_json::Value::Null);
-        assert_eq!(answer(&new, &by_itself), Some(RequestState::Accepted));
-        assert_eq!(answer(&new, &by_hand), Some(RequestState::Pending));
+        assert_eq!(answer(&new, &automatic), Some(RequestState::Accepted));
+        assert_eq!(answer(&new, &manual), Some(RequestState::Pending));
         let pending = request(&json!({ "state": "Pending" }));
-        assert_eq!(answer(&pending, &by_itself), Some(RequestState::Accepted));
-        assert_eq!(answer(&pending, &by_hand), None);
+        assert_eq!(answer(&pending, &automatic), Some(RequestState::Accepted));
+        assert_eq!(answer(&pending, &manual), None);
         let accepted = request(&json!({ "state": "Accepted" }));
-        assert_eq!(answer(&accepted, &by_itself), None);
+        assert_eq!(answer(&accepted, &automatic), None);
     }
 
     #[test]
-    fn what_others_were_offered_is_not_offered_again_unless_it_may_be() {
+    fn offers_to_other_peers_reduce_the_quota_except_with_overcommit() {
         let free = Amounts::from([("cpu".to_owned(), 4.0)]);
         let others = [offer(&json!({ "cpu": "1", "unknown": "7" }), None)];
         let of = |overcommit| {
@@ -299,17 +298,17 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_due_when_there_is_none_or_another() {
+    fn an_offer_is_due_if_there_is_none_or_its_quota_differs() {
         let now = BTreeMap::from([("cpu".to_owned(), Quantity("2".into()))]);
         assert!(is_due(None, &now));
         assert!(!is_due(Some(&offer(&json!({ "cpu": "2" }), None)), &now));
         assert!(is_due(Some(&offer(&json!({ "cpu": "1" }), None)), &now));
-        let leaving = offer(&json!({ "cpu": "1" }), Some("2026-01-01T00:00:00Z"));
-        assert!(!is_due(Some(&leaving), &now));
+        let terminating = offer(&json!({ "cpu": "1" }), Some("2026-01-01T00:00:00Z"));
+        assert!(!is_due(Some(&terminating), &now));
     }
 
     #[test]
-    fn only_what_this_cluster_offers_to_others_counts() {
+    fn only_own_offers_to_other_peers_count() {
         let offer = |name: &str, namespace: &str, label: &str| -> ResourceOffer {
             serde_json::from_value(json!({
                 "metadata": { "name": name, "namespace": namespace, "labels": { label: "id" } },
@@ -318,11 +317,11 @@ mod tests {
             .unwrap()
         };
         let counts = |offer: &ResourceOffer| {
-            is_offered_elsewhere(&Offer::from_resource(offer), "milan", "tenant-rome")
+            is_offered_to_other_peer(&Offer::from_resource(offer), "milan", "tenant-rome")
         };
         assert!(counts(&offer("milan", "tenant-paris", REPLICATE_TO_LABEL)));
-        assert!(!counts(&offer("milan", "tenant-rome", REPLICATE_TO_LABEL)), "the one in question");
-        assert!(!counts(&offer("paris", "tenant-paris", REPLICATE_TO_LABEL)), "made by a peer");
+        assert!(!counts(&offer("milan", "tenant-rome", REPLICATE_TO_LABEL)), "the offer itself");
+        assert!(!counts(&offer("paris", "tenant-paris", REPLICATE_TO_LABEL)), "created by a peer");
         assert!(!counts(&offer("milan", "tenant-paris", "liqo.io/replicated-from")));
     }
 }

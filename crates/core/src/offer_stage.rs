@@ -1,33 +1,33 @@
-//! The stage of an offer. Its virtual node, its NamespaceMap and its peering follow from it.
+//! The stage of an offer. The state of its virtual node, NamespaceMap and peering depends on it.
 
 use tombolo_api::sharing::OfferPhase;
 
-/// The stage that an offer has reached in the home cluster.
+/// The stage of an offer in the home cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfferStage {
     /// The home cluster has not answered it.
     Pending,
-    /// Accepted: it has a virtual node, or gets one.
+    /// Accepted: it has a virtual node, or will get one.
     Serving,
-    /// It has ended, and its virtual node remains until the pods there have ended.
+    /// It has ended. Its virtual node remains until its pods have terminated.
     Draining(End),
     /// It has ended, and has no virtual node.
     Over(End),
 }
 
-/// The way in which an offer has ended.
+/// The reason why an offer has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The home cluster does not accept it, but can do so again.
+    /// The home cluster has refused it or reset its answer, and can still accept it.
     Returned,
-    /// The provider has withdrawn it, by `withdrawalTimestamp` or by deletion: no answer of the
-    /// home cluster changes that.
+    /// The provider has withdrawn it, by `withdrawalTimestamp` or by deletion. The home cluster
+    /// can't accept it any more.
     Withdrawn,
 }
 
 impl OfferStage {
     /// Decides from the home cluster's answer, a withdrawal by the provider, and the existence of
-    /// a virtual node. Whatever ends an offer with a node, the pods there come first.
+    /// a virtual node. An offer with a node is always drained first.
     pub fn decide(answer: OfferPhase, withdrawn: bool, has_node: bool) -> Self {
         let end = match answer {
             _ if withdrawn => End::Withdrawn,
@@ -38,12 +38,12 @@ impl OfferStage {
         if has_node { Self::Draining(end) } else { Self::Over(end) }
     }
 
-    /// Whether pods are leaving its virtual node.
+    /// Whether its virtual node is being drained.
     pub fn is_draining(self) -> bool {
         matches!(self, Self::Draining(_))
     }
 
-    /// Whether it has a virtual node, or gets one.
+    /// Whether it has a virtual node, or will get one.
     pub fn needs_node(self) -> bool {
         self == Self::Serving || self.is_draining()
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_provider_ends_an_offer_for_good() {
+    fn only_a_withdrawn_offer_can_not_be_accepted_again() {
         for answer in [Pending, Refused] {
             for has_node in [false, true] {
                 assert!(OfferStage::decide(answer, false, has_node).can_be_accepted());

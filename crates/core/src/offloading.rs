@@ -1,4 +1,4 @@
-//! Which namespaces are offloaded to which clusters, and how they are called there.
+//! Offloading of namespaces: the selected clusters and the names of the twin namespaces.
 
 mod map;
 mod namespace;
@@ -17,14 +17,14 @@ use tombolo_api::{ClusterIdentity, ClusterName};
 
 use crate::{digest, node, offer_stage::OfferStage, view::Offer};
 
-pub use map::{Wish, is_left_over, is_ours, map_to_apply};
+pub use map::{MapInput, is_ours, map_to_apply, must_be_deleted};
 pub use namespace::{NamespaceStep, namespace_step};
-pub use received::{Received, outstays_in, received};
+pub use received::{ReceivedMapStep, deletion_due_in, received_map_step};
 pub use selector::selects;
-pub use status::{PeerMap, is_gone_everywhere, reported_namespaces, reported_otherwise, status};
-pub use twin::{Existing, Twin, TwinPlan, home_cluster, is_twin, twins};
+pub use status::{PeerMap, changed_namespaces, is_gone_everywhere, reported_namespaces, status};
+pub use twin::{Existing, Twin, TwinPlan, classify, home_cluster, twins};
 
-/// A cluster that namespaces can be offloaded to, as selectors see it.
+/// A cluster for offloading, as cluster selectors see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Name of its virtual node.
@@ -33,28 +33,28 @@ pub struct Target {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What to do with the NamespaceMap for a cluster.
+/// The next action for the NamespaceMap of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapFate {
-    /// It is to be there, with what is wanted now.
+pub enum MapAction {
+    /// Apply the desired mapping.
     Keep,
-    /// It stays as it is: pods are leaving the cluster, and need their namespaces until they have.
+    /// Leave it unchanged: the virtual node is being drained, and its pods need their namespaces.
     Drain,
-    /// It is to go.
+    /// Delete it.
     Remove,
 }
 
-/// What to do with the NamespaceMap for a cluster, by what that cluster offers.
-pub fn map_fate(offer: Option<&Offer<'_>>) -> MapFate {
+/// Decides on the NamespaceMap of a cluster by its offer.
+pub fn map_action(offer: Option<&Offer<'_>>) -> MapAction {
     match offer.map(|offer| offer.stage) {
-        Some(OfferStage::Serving) => MapFate::Keep,
-        Some(OfferStage::Draining(_)) => MapFate::Drain,
-        Some(OfferStage::Pending | OfferStage::Over(_)) | None => MapFate::Remove,
+        Some(OfferStage::Serving) => MapAction::Keep,
+        Some(OfferStage::Draining(_)) => MapAction::Drain,
+        Some(OfferStage::Pending | OfferStage::Over(_)) | None => MapAction::Remove,
     }
 }
 
-/// How selectors see a cluster: as its virtual node or, before there is one, as its offer
-/// announces it. `node` is the virtual node's labels.
+/// A cluster as selectors see it: with the labels of its virtual node, `node`, or with those of
+/// its offer while there is no node.
 pub fn target(
     peer: &ClusterIdentity,
     offer: &Offer<'_>,
@@ -70,7 +70,7 @@ pub fn target(
     Target { labels: node.cloned().unwrap_or_else(announced), node: name }
 }
 
-/// Name of the twin, in other clusters, of a namespace that is offloaded like this.
+/// Name of the twin namespace in remote clusters.
 pub fn remote_namespace(
     namespace: &str,
     spec: &NamespaceOffloadingSpec,
@@ -83,8 +83,8 @@ pub fn remote_namespace(
     }
 }
 
-/// Which namespace is to be which in a cluster. No two can have the same twin: the one that has it
-/// (in `now`) keeps it, otherwise it goes to the first by name.
+/// The desired mapping for a cluster: twin namespaces by home namespace. A twin has one home
+/// namespace: the current one in `now`, otherwise the first by name.
 pub fn desired_mapping<'a>(
     offloadings: impl IntoIterator<Item = &'a NamespaceOffloading>,
     target: &Target,
@@ -108,15 +108,15 @@ pub fn desired_mapping<'a>(
     owner.into_iter().map(|(remote, home)| (home.to_owned(), remote.to_owned())).collect()
 }
 
-/// The longest name that a namespace can have.
-const LONGEST: usize = 63;
+/// Maximum length of the name of a namespace.
+const MAX_NAME_LENGTH: usize = 63;
 
 fn shortened(name: String) -> String {
-    if name.len() <= LONGEST {
+    if name.len() <= MAX_NAME_LENGTH {
         return name;
     }
     let hash = digest::short(&name, 4);
-    let kept = name[..LONGEST - 1 - hash.len()].trim_end_matches('-');
+    let kept = name[..MAX_NAME_LENGTH - 1 - hash.len()].trim_end_matches('-');
     format!("{kept}-{hash}")
 }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_shortened_and_stay_apart() {
+    fn long_names_are_shortened_and_stay_unique() {
         let rome = "rome".parse().unwrap();
         let name = |namespace: &str| remote_namespace(namespace, &Default::default(), &rome);
         let (one, other) = (name(&"x".repeat(63)), name(&"x".repeat(62)));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn only_selected_clusters_get_a_namespace() {
+    fn only_selected_clusters_get_a_twin() {
         let rome = "rome".parse().unwrap();
         let region = |value: &str| {
             json!({ "clusterSelector": { "nodeSelectorTerms": [{ "matchExpressions": [
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_namespaces_have_the_same_twin_and_who_has_it_keeps_it() {
+    fn a_twin_has_one_home_namespace_and_keeps_it() {
         let rome = "rome".parse().unwrap();
         let selected =
             json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "x" });
@@ -223,32 +223,32 @@ mod tests {
     }
 
     #[test]
-    fn a_map_goes_when_the_pods_are_gone() {
+    fn a_map_is_removed_after_the_node_is_drained() {
         let kubelet = ["liqo.io/kubelet"];
-        let map_fate =
-            |offer: Option<&ResourceOffer>| map_fate(offer.map(Offer::from_resource).as_ref());
-        assert_eq!(map_fate(None), MapFate::Remove);
-        assert_eq!(map_fate(Some(&offer("Pending", &[], false))), MapFate::Remove);
-        assert_eq!(map_fate(Some(&offer("Accepted", &[], false))), MapFate::Keep);
-        assert_eq!(map_fate(Some(&offer("Accepted", &kubelet, true))), MapFate::Drain);
-        assert_eq!(map_fate(Some(&offer("Refused", &kubelet, false))), MapFate::Drain);
-        assert_eq!(map_fate(Some(&offer("Refused", &[], false))), MapFate::Remove);
+        let map_action =
+            |offer: Option<&ResourceOffer>| map_action(offer.map(Offer::from_resource).as_ref());
+        assert_eq!(map_action(None), MapAction::Remove);
+        assert_eq!(map_action(Some(&offer("Pending", &[], false))), MapAction::Remove);
+        assert_eq!(map_action(Some(&offer("Accepted", &[], false))), MapAction::Keep);
+        assert_eq!(map_action(Some(&offer("Accepted", &kubelet, true))), MapAction::Drain);
+        assert_eq!(map_action(Some(&offer("Refused", &kubelet, false))), MapAction::Drain);
+        assert_eq!(map_action(Some(&offer("Refused", &[], false))), MapAction::Remove);
     }
 
     #[test]
     fn the_map_of_a_withdrawn_offer_is_drained_and_then_removed() {
-        let fate = |finalizers: &[&str]| {
+        let action = |finalizers: &[&str]| {
             let mut offer = offer("Accepted", finalizers, false);
             offer.spec.withdrawal_timestamp =
                 Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
-            map_fate(Some(&Offer::from_resource(&offer)))
+            map_action(Some(&Offer::from_resource(&offer)))
         };
-        assert_eq!(fate(&["liqo.io/kubelet"]), MapFate::Drain);
-        assert_eq!(fate(&[]), MapFate::Remove);
+        assert_eq!(action(&["liqo.io/kubelet"]), MapAction::Drain);
+        assert_eq!(action(&[]), MapAction::Remove);
     }
 
     #[test]
-    fn before_there_is_a_node_the_offer_speaks_for_it() {
+    fn without_a_node_the_labels_of_the_offer_count() {
         let peer = ClusterIdentity {
             cluster_id: "m".parse().unwrap(),
             cluster_name: "milan".parse().unwrap(),

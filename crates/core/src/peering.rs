@@ -1,4 +1,4 @@
-//! What a peering needs next, in the cluster that asks for it: request, offer, and the way back.
+//! The next step of a peering in the consumer: request, offer, and the withdrawal of both.
 
 mod milestone;
 
@@ -16,48 +16,48 @@ use crate::{
 };
 pub use milestone::Milestone;
 
-/// What there is of the peering by which pods of this cluster run in another.
+/// The state of an outgoing peering: pods of this cluster run in the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outgoing<'a> {
-    /// Whether it is wanted.
+    /// Whether `spec.join` is set.
     pub join: bool,
-    /// Whether the other cluster has given this one an identity.
+    /// Whether the peer has issued an identity to this cluster.
     pub authenticated: bool,
-    /// Our request.
+    /// Request of this cluster.
     pub request: Option<Request<'a>>,
-    /// The other cluster's offer.
+    /// Offer of the peer.
     pub offer: Option<Offer<'a>>,
-    /// Whether namespaces of this cluster are, or are to be, there.
+    /// Whether the peer has, or will have, twin namespaces of this cluster.
     pub namespaces: bool,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask for resources.
+    /// Create the request.
     Request,
-    /// Take the offer.
+    /// Accept the offer.
     Accept,
-    /// Give the offer back: what runs by it is to end.
+    /// Refuse the offer: its virtual node is drained.
     Refuse,
-    /// Take the request back.
+    /// Delete the request.
     Withdraw,
-    /// Nothing, for now or at all.
+    /// Nothing to do.
     Nothing,
 }
 
-/// How far the peering is: a word for programs, and one for people.
+/// The condition of a peering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Whether pods can be sent.
+    /// Whether pods can be offloaded.
     pub established: bool,
-    /// The word for programs.
+    /// Reason of the condition.
     pub reason: &'static str,
-    /// The words for people.
+    /// Message of the condition.
     pub message: String,
 }
 
-/// What the peering needs next.
+/// The next step of an outgoing peering.
 pub fn next(there: &Outgoing<'_>) -> Step {
     if there.join {
         return match there.request {
@@ -70,7 +70,7 @@ pub fn next(there: &Outgoing<'_>) -> Step {
         };
     }
     match there.offer {
-        // Also one that was withdrawn, so that it is not accepted when it comes back.
+        // Also a withdrawn offer: it must not be Accepted still if the provider offers again.
         Some(offer) if offer.answer != OfferPhase::Refused => Step::Refuse,
         Some(offer) if offer.stage.is_draining() => Step::Nothing,
         _ if there.namespaces => Step::Nothing,
@@ -79,35 +79,35 @@ pub fn next(there: &Outgoing<'_>) -> Step {
     }
 }
 
-/// Whether the other cluster has given this one an identity, as far as is known.
+/// Whether the peer has issued an identity to this cluster, by the condition Authenticated.
 pub fn is_authenticated(entry: &ForeignCluster) -> bool {
     let status = entry.status.as_ref();
     status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
 }
 
-/// How far it is.
+/// The condition of an outgoing peering.
 pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
     let (established, reason, message) = match (there.request, there.offer) {
-        (None, None) if !there.join => (false, "NotWanted", "spec.join is false".to_owned()),
-        _ if !there.join => {
-            (false, "Ending", format!("what runs in {cluster} is being taken back"))
-        }
+        (None, None) if !there.join => (false, "NotJoined", "spec.join is false".to_owned()),
+        _ if !there.join => (false, "Ending", format!("the pods in {cluster} are being drained")),
         _ if !there.authenticated => (
             false,
             "NotAuthenticated",
-            format!("{cluster} has not given this cluster an identity yet: see Authenticated"),
+            format!("{cluster} has not issued an identity yet: see the condition Authenticated"),
         ),
         (Some(request), Some(_)) if request.state == RequestState::Refused => (
             false,
             "RequestRefused",
-            format!("{cluster} has refused the request: what runs there is being taken back"),
+            format!("{cluster} has refused the request: the pods there are being drained"),
         ),
         (_, Some(offer)) => match offer.stage {
-            OfferStage::Serving => (true, "Established", format!("{cluster} lends resources")),
+            OfferStage::Serving => {
+                (true, "Established", format!("the offer of {cluster} is accepted"))
+            }
             OfferStage::Draining(End::Withdrawn) => (
                 false,
                 "OfferWithdrawn",
-                format!("{cluster} has withdrawn its offer: what runs there is being taken back"),
+                format!("{cluster} has withdrawn its offer: the pods there are being drained"),
             ),
             OfferStage::Over(End::Withdrawn) => {
                 (false, "OfferWithdrawn", format!("{cluster} has withdrawn its offer"))
@@ -115,14 +115,14 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
             OfferStage::Pending
             | OfferStage::Draining(End::Returned)
             | OfferStage::Over(End::Returned) => {
-                (false, "OfferPending", format!("the offer of {cluster} came in"))
+                (false, "OfferPending", format!("the offer of {cluster} is about to be accepted"))
             }
         },
         (Some(request), None) => match request.state {
             RequestState::Pending => (
                 false,
                 "RequestPending",
-                format!("{cluster} has not accepted the request yet: somebody there may have to"),
+                format!("{cluster} has not accepted the request yet: its operator may have to"),
             ),
             RequestState::Accepted => {
                 (false, "RequestAccepted", format!("{cluster} is preparing an offer"))
@@ -131,77 +131,78 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
                 (false, "RequestRefused", format!("{cluster} has refused the request"))
             }
         },
-        (None, None) => (false, "Requesting", format!("asking {cluster} for resources")),
+        (None, None) => {
+            (false, "Requesting", format!("the request to {cluster} is about to be created"))
+        }
     };
     State { established, reason, message }
 }
 
-/// Whether our offer has outlived the request that it answers. The garbage collector would take it
-/// away as well, but learns of new kinds only now and then.
-pub fn is_left_over(offer: &Offer<'_>, requests: &[Request<'_>]) -> bool {
+/// Whether the request that owns an offer of this cluster is gone. The garbage collector would
+/// delete the offer as well, but discovers new kinds only from time to time.
+pub fn is_orphaned(offer: &Offer<'_>, requests: &[Request<'_>]) -> bool {
     let is_owner = |request: &Request<'_>| request.uid.is_some_and(|uid| offer.is_owned_by(uid));
     offer.deleted.is_none() && !requests.iter().any(is_owner)
 }
 
-/// How far a peering is by which pods of the other cluster run in this one.
+/// The condition of an incoming peering: pods of the peer run in this cluster.
 pub fn incoming(request: Option<&Request<'_>>, offer: Option<&Offer<'_>>) -> State {
     let (established, reason, message) = match (request, offer) {
-        (None, _) => (false, "NotAsked", "the other cluster asks for nothing".to_owned()),
+        (None, _) => (false, "NotRequested", "there is no request of the peer".to_owned()),
         (Some(request), _) if request.state == RequestState::Refused => {
-            let message =
-                "the request was refused here: set its status.state to Accepted to accept it";
+            let message = "the request is refused: set its status.state to Accepted to accept it";
             (false, "Refused", message.to_owned())
         }
         (Some(request), _) if request.state == RequestState::Pending => (
             false,
             "Pending",
-            "the request waits: set its status.state to Accepted to accept it".to_owned(),
+            "the request is pending: set its status.state to Accepted to accept it".to_owned(),
         ),
         (Some(_), Some(offer)) if offer.stage == OfferStage::Serving => {
-            (true, "Established", "the other cluster has taken the offer".to_owned())
+            (true, "Established", "the peer has accepted the offer".to_owned())
         }
         (Some(_), Some(offer)) if offer.answer == OfferPhase::Refused => {
-            (false, "OfferRefused", "the other cluster has given the offer back".to_owned())
+            (false, "OfferRefused", "the peer has refused the offer".to_owned())
         }
         (Some(_), Some(offer)) if offer.stage.is_withdrawn() => {
             (false, "OfferWithdrawn", "this cluster has withdrawn its offer".to_owned())
         }
-        (Some(_), _) => (false, "Offering", "the other cluster has not taken it yet".to_owned()),
+        (Some(_), _) => (false, "Offering", "the peer has not accepted the offer yet".to_owned()),
     };
     State { established, reason, message }
 }
 
-/// What becomes of a request when this cluster wants to be done with the other one.
+/// The handling of a request while the ForeignCluster of its peer is being deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Farewell {
-    /// It is the other cluster's: the answer is no.
+pub enum RequestOnUnpeer {
+    /// A request of the peer: refuse it.
     Refuse,
-    /// It is ours: it is being taken back.
+    /// A request of this cluster: wait for its deletion.
     Wait,
-    /// It is the other cluster's and is refused: when to take it back is not for us to say.
+    /// A refused request of the peer: leave its deletion to the peer.
     Leave,
 }
 
-/// What becomes of a request. The name says whose it is: it is all that the other can't choose.
-pub fn farewell(request: &Request<'_>, us: &ClusterName) -> Farewell {
+/// Decides by the name of a request, the only field that the peer can't choose, and its state.
+pub fn request_on_unpeer(request: &Request<'_>, us: &ClusterName) -> RequestOnUnpeer {
     if request.name == us.as_str() {
-        Farewell::Wait
+        RequestOnUnpeer::Wait
     } else if request.state == RequestState::Refused {
-        Farewell::Leave
+        RequestOnUnpeer::Leave
     } else {
-        Farewell::Refuse
+        RequestOnUnpeer::Refuse
     }
 }
 
-/// Whether the other cluster has asked again after its entry was no more wanted. An entry that is
-/// there because of a request says which one; of others, whole seconds are known.
-pub fn is_asked_anew(request: &Request<'_>, us: &ClusterName, entry: &ForeignCluster) -> bool {
-    let is_open = farewell(request, us) == Farewell::Refuse && !request.is_deleted;
+/// Whether the peer has made this request after the deletion of its entry began. An entry that was
+/// created for a request records its uid. For other entries the times decide, in whole seconds.
+pub fn is_requested_again(request: &Request<'_>, us: &ClusterName, entry: &ForeignCluster) -> bool {
+    let is_open = request_on_unpeer(request, us) == RequestOnUnpeer::Refuse && !request.is_deleted;
     let ended = entry.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     is_open
         && match request_of(entry) {
             Some(uid) => request.uid != Some(uid),
-            None => request.created.zip(ended).is_some_and(|(asked, ended)| asked > ended),
+            None => request.created.zip(ended).is_some_and(|(created, ended)| created > ended),
         }
 }
 
@@ -241,17 +242,21 @@ mod tests {
         super::incoming(request.as_ref(), offer.as_ref())
     }
 
-    fn farewell(request: &ResourceRequest, us: &ClusterName) -> Farewell {
-        super::farewell(&Request::from_resource(request), us)
+    fn request_on_unpeer(request: &ResourceRequest, us: &ClusterName) -> RequestOnUnpeer {
+        super::request_on_unpeer(&Request::from_resource(request), us)
     }
 
-    fn is_asked_anew(request: &ResourceRequest, us: &ClusterName, entry: &ForeignCluster) -> bool {
-        super::is_asked_anew(&Request::from_resource(request), us, entry)
+    fn is_requested_again(
+        request: &ResourceRequest,
+        us: &ClusterName,
+        entry: &ForeignCluster,
+    ) -> bool {
+        super::is_requested_again(&Request::from_resource(request), us, entry)
     }
 
-    fn is_left_over(offer: &ResourceOffer, requests: &[ResourceRequest]) -> bool {
+    fn is_orphaned(offer: &ResourceOffer, requests: &[ResourceRequest]) -> bool {
         let requests: Vec<_> = requests.iter().map(Request::from_resource).collect();
-        super::is_left_over(&Offer::from_resource(offer), &requests)
+        super::is_orphaned(&Offer::from_resource(offer), &requests)
     }
 
     fn withdrawn(phase: &str, finalizers: &[&str]) -> ResourceOffer {
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peering_ends_in_the_order_in_which_nothing_is_left() {
+    fn a_peering_ends_with_the_offer_then_the_namespaces_then_the_request() {
         let asked = request("Accepted");
         let mut there = Outgoing {
             authenticated: true,
@@ -304,11 +309,11 @@ mod tests {
         there.request = None;
         there.offer = None;
         assert_eq!(next(&there), Step::Nothing);
-        assert_eq!(state(&there, "milan").reason, "NotWanted");
+        assert_eq!(state(&there, "milan").reason, "NotJoined");
     }
 
     #[test]
-    fn a_peering_that_is_wanted_again_waits_for_the_old_request_to_go() {
+    fn a_peering_that_is_joined_again_waits_for_the_deletion_of_the_old_request() {
         let mut leaving = request("Accepted");
         leaving.metadata.deletion_timestamp =
             Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peering_that_is_refused_is_over_until_it_is_accepted_again() {
+    fn a_refused_peering_is_over_until_it_is_accepted_again() {
         let (refused, leaving) = (request("Refused"), offer("Accepted", &[KUBELET_FINALIZER]));
         let mut there = Outgoing {
             join: true,
@@ -342,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawn_offer_is_drained_said_to_be_withdrawn_and_not_accepted() {
+    fn a_withdrawn_offer_is_drained_reported_and_not_accepted() {
         let asked = request("Accepted");
         let joined = Outgoing {
             join: true,
@@ -387,16 +392,19 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_be_forgotten_is_refused() {
+    fn requests_of_an_unpeered_cluster_are_refused() {
         let us = "milan".parse().unwrap();
-        assert_eq!(farewell(&request("Accepted"), &us), Farewell::Refuse);
-        assert_eq!(farewell(&request("Pending"), &us), Farewell::Refuse);
-        assert_eq!(farewell(&request("Refused"), &us), Farewell::Leave);
-        assert_eq!(farewell(&request("Accepted"), &"rome".parse().unwrap()), Farewell::Wait);
+        assert_eq!(request_on_unpeer(&request("Accepted"), &us), RequestOnUnpeer::Refuse);
+        assert_eq!(request_on_unpeer(&request("Pending"), &us), RequestOnUnpeer::Refuse);
+        assert_eq!(request_on_unpeer(&request("Refused"), &us), RequestOnUnpeer::Leave);
+        assert_eq!(
+            request_on_unpeer(&request("Accepted"), &"rome".parse().unwrap()),
+            RequestOnUnpeer::Wait
+        );
     }
 
     #[test]
-    fn who_asks_after_the_end_has_begun_is_not_refused() {
+    fn a_request_made_after_the_deletion_of_the_entry_is_not_refused() {
         let entry = |kind: &str, request: &str| -> ForeignCluster {
             serde_json::from_value(json!({
                 "metadata": {
@@ -417,16 +425,19 @@ mod tests {
             request
         };
         let (then, later) = ("2026-01-01T00:00:10Z", "2026-01-01T00:00:11Z");
-        assert!(!is_asked_anew(&made("2", then, "Accepted"), &us, &by_hand));
-        assert!(is_asked_anew(&made("2", later, "Pending"), &us, &by_hand));
-        assert!(!is_asked_anew(&made("1", later, "Accepted"), &us, &by_request));
-        assert!(is_asked_anew(&made("2", then, "Accepted"), &us, &by_request));
-        assert!(!is_asked_anew(&made("2", later, "Refused"), &us, &by_request), "refused already");
-        assert!(!is_asked_anew(&made("2", later, "Pending"), &them, &by_hand), "our own");
+        assert!(!is_requested_again(&made("2", then, "Accepted"), &us, &by_hand));
+        assert!(is_requested_again(&made("2", later, "Pending"), &us, &by_hand));
+        assert!(!is_requested_again(&made("1", later, "Accepted"), &us, &by_request));
+        assert!(is_requested_again(&made("2", then, "Accepted"), &us, &by_request));
+        assert!(
+            !is_requested_again(&made("2", later, "Refused"), &us, &by_request),
+            "refused already"
+        );
+        assert!(!is_requested_again(&made("2", later, "Pending"), &them, &by_hand), "our own");
     }
 
     #[test]
-    fn an_offer_goes_with_the_request_that_it_answers_and_with_no_other() {
+    fn an_offer_is_orphaned_without_the_request_that_owns_it() {
         let made = |uid: &str| {
             let mut request = request("Accepted");
             request.metadata.uid = Some(uid.to_owned());
@@ -438,14 +449,14 @@ mod tests {
             "name": "rome", "uid": "first",
         });
         offer.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
-        assert!(!is_left_over(&offer, &[made("other"), made("first")]));
-        assert!(is_left_over(&offer, &[made("second")]), "of the same name, but another");
-        assert!(is_left_over(&offer, &[]));
+        assert!(!is_orphaned(&offer, &[made("other"), made("first")]));
+        assert!(is_orphaned(&offer, &[made("second")]), "of the same name, but another");
+        assert!(is_orphaned(&offer, &[]));
     }
 
     #[test]
-    fn the_other_side_is_told_too() {
-        assert_eq!(incoming(None, None).reason, "NotAsked");
+    fn the_incoming_condition_follows_request_and_offer() {
+        assert_eq!(incoming(None, None).reason, "NotRequested");
         let asked = request("Accepted");
         assert_eq!(incoming(Some(&asked), None).reason, "Offering");
         let taken = offer("Accepted", &[]);

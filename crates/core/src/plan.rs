@@ -1,5 +1,5 @@
-//! What the data plane should be: plans of whole network namespaces, which drivers compare with
-//! what is there. Nothing here touches a kernel.
+//! The desired state of the data plane: plans of whole network namespaces. Drivers compare them
+//! with the actual state; nothing here touches the kernel.
 
 pub mod agent;
 pub mod gateway;
@@ -23,7 +23,7 @@ pub const GATEWAY: &str = "liqo.gateway";
 /// Interface of the tunnels, in the gateway's network namespace.
 pub const TUNNEL: &str = "liqo.tunnel";
 
-/// What the names of all our interfaces begin with.
+/// Prefix of the names of all interfaces of the product.
 pub const PREFIX: &str = "liqo.";
 
 /// Network namespace of the gateway.
@@ -35,13 +35,13 @@ pub const NFT_TABLE: &str = "liqo";
 /// UDP port of the overlay.
 pub const VXLAN_PORT: u16 = 6472;
 
-/// Number of the overlay.
+/// VXLAN network identifier of the overlay.
 pub const VNI: u32 = 18952;
 
-/// Routing table with the ways to peers; also the priority of the rules that lead there.
+/// Routing table with the routes to peers; also the priority of the rules that select it.
 pub const TO_PEERS: u32 = 18952;
 
-/// Routing table for what comes from the tunnels; also the priority of its rule.
+/// Routing table for packets from the tunnels; also the priority of its rule.
 pub const FROM_TUNNEL: u32 = 18953;
 
 /// UDP port at which a gateway answers probes.
@@ -55,10 +55,10 @@ const VXLAN_OVERHEAD: u32 = 50;
 /// Bytes that WireGuard over IPv6 adds to a packet; over IPv4 it is 20 less.
 const TUNNEL_OVERHEAD: u32 = 80;
 
-/// Largest packet that tunnels take, whatever their node's network could carry.
+/// Upper limit of the MTU of tunnels, whatever the MTU of the node.
 const MAX_TUNNEL_MTU: u32 = 4000;
 
-/// Largest packet that fits through a tunnel of a gateway on a node with this MTU.
+/// MTU of the tunnels of a gateway on a node with this MTU.
 pub fn tunnel_mtu(node_mtu: u32) -> u32 {
     node_mtu.saturating_sub(TUNNEL_OVERHEAD).min(MAX_TUNNEL_MTU)
 }

@@ -1,13 +1,13 @@
-//! Quantities of resources, which can be written in several ways.
+//! Quantities of resources. The same amount can be written in several ways.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 const KIBI: f64 = 1024.0;
 
-/// The bytes of a mebibyte.
+/// Bytes in a mebibyte.
 pub const MEBI: f64 = KIBI * KIBI;
 
-/// What a quantity is worth in its base unit.
+/// The amount of a quantity in its base unit. `None` if it can't be parsed.
 pub fn amount(quantity: &Quantity) -> Option<f64> {
     let text = quantity.0.trim();
     let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
@@ -35,8 +35,8 @@ pub fn amount(quantity: &Quantity) -> Option<f64> {
     Some(number * factor)
 }
 
-/// Whether two quantities are the same, however they are written: the API server has its own way.
-pub fn is_as_much(one: &Quantity, other: &Quantity) -> bool {
+/// Whether two quantities are the same amount: the API server rewrites them in canonical form.
+pub fn is_equal(one: &Quantity, other: &Quantity) -> bool {
     match (amount(one), amount(other)) {
         (Some(one), Some(other)) => (one - other).abs() <= one.abs() * 1e-9,
         _ => one == other,
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_read_in_all_their_forms() {
+    fn all_suffixes_are_parsed() {
         for (text, value) in [
             ("4", 4.0),
             ("500m", 0.5),
@@ -62,8 +62,8 @@ mod tests {
     }
 
     #[test]
-    fn quantities_can_be_written_in_several_ways() {
-        let same = |a: &str, b: &str| is_as_much(&Quantity(a.into()), &Quantity(b.into()));
+    fn quantities_are_compared_by_amount() {
+        let same = |a: &str, b: &str| is_equal(&Quantity(a.into()), &Quantity(b.into()));
         for (a, b) in
             [("1024Mi", "1Gi"), ("0.5", "500m"), ("2e3", "2k"), ("0", "0Gi"), ("1E", "1e18")]
         {

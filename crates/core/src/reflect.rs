@@ -1,4 +1,4 @@
-//! What of the home cluster is in the remote one, and what comes back.
+//! Reflection of objects to a remote cluster, and of pod status back to the home cluster.
 
 pub mod change;
 pub mod config_map;

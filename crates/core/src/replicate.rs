@@ -1,5 +1,5 @@
-//! Copies of custom resources in another cluster: the spec goes out, the status comes back,
-//! deletions follow.
+//! Replication of custom resources to a peer: the spec is copied to the peer, the status is copied
+//! back, and a deletion is repeated there.
 
 use kube::{Resource, core::ObjectMeta};
 use serde_json::Value;
@@ -8,26 +8,26 @@ use tombolo_api::{
     names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
 };
 
-/// What is left to do about one object and its copy.
+/// The next step for one object and its copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Put the finalizer on the original, before there is a copy.
-    Guard,
-    /// Write the copy.
+    /// Add the finalizer to the original, before the copy is created.
+    AddFinalizer,
+    /// Apply the copy.
     Copy,
-    /// Bring this status back to the original.
-    Return(Value),
+    /// Write this status, which is that of the copy, to the original.
+    ReturnStatus(Value),
     /// Delete the copy.
     Delete,
-    /// The copy is on its way out.
+    /// Wait: the copy is being deleted.
     Wait,
-    /// Let the original go: there is no copy.
-    Release,
+    /// Remove the finalizer of the original: its copy is gone.
+    RemoveFinalizer,
     /// Nothing.
     Done,
 }
 
-/// An object at home, and what of it matters here.
+/// An object of this cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Original<'a> {
     /// The whole object.
@@ -36,40 +36,40 @@ pub struct Original<'a> {
     pub guarded: bool,
 }
 
-/// Id of the cluster that an object is copied to.
+/// Id of the cluster to which an object is replicated.
 pub fn sent_to(meta: &ObjectMeta) -> Option<&str> {
     meta.labels.as_ref()?.get(REPLICATE_TO_LABEL).map(String::as_str)
 }
 
-/// Id of the cluster that an object is a copy from.
+/// Id of the cluster from which an object is replicated.
 pub fn received_from(meta: &ObjectMeta) -> Option<&str> {
     meta.labels.as_ref()?.get(REPLICATED_FROM_LABEL).map(String::as_str)
 }
 
-/// Whether an object is an original of this cluster, copied to that peer.
+/// Whether an object is an original of this cluster, replicated to this peer.
 pub fn goes_to(object: &impl Resource, peer: &ClusterId) -> bool {
     sent_to(object.meta()) == Some(peer.as_str())
 }
 
-/// Whether an object is a copy from that peer.
+/// Whether an object is a copy, replicated from this peer.
 pub fn comes_from(object: &impl Resource, peer: &ClusterId) -> bool {
     received_from(object.meta()) == Some(peer.as_str())
 }
 
-/// What to do next about `original` and its `copy` in the other cluster.
+/// The next step for `original` and its `copy` in the peer.
 pub fn next(original: Original<'_>, copy: Option<&Value>) -> Step {
     let deleting = is_deleting(original.object);
     match copy {
-        None if deleting && original.guarded => Step::Release,
+        None if deleting && original.guarded => Step::RemoveFinalizer,
         None if deleting => Step::Done,
         Some(copy) if deleting && is_deleting(copy) => Step::Wait,
         Some(_) if deleting => Step::Delete,
-        _ if !original.guarded => Step::Guard,
+        _ if !original.guarded => Step::AddFinalizer,
         None => Step::Copy,
         Some(copy) if is_deleting(copy) => Step::Wait,
         Some(copy) if copy["spec"] != original.object["spec"] => Step::Copy,
         Some(copy) if !copy["status"].is_null() && copy["status"] != original.object["status"] => {
-            Step::Return(copy["status"].clone())
+            Step::ReturnStatus(copy["status"].clone())
         }
         Some(_) => Step::Done,
     }
@@ -100,39 +100,42 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_guarded_before_it_is_copied() {
+    fn an_object_gets_its_finalizer_before_it_is_copied() {
         let original = object("a", "");
-        assert_eq!(next(&original, false, None), Step::Guard);
+        assert_eq!(next(&original, false, None), Step::AddFinalizer);
         assert_eq!(next(&original, true, None), Step::Copy);
     }
 
     #[test]
-    fn the_spec_goes_out_and_the_status_comes_back() {
+    fn the_spec_is_copied_to_the_peer_and_the_status_back() {
         let original = object("new", "old");
         assert_eq!(next(&original, true, Some(&object("old", "x"))), Step::Copy);
-        assert_eq!(next(&original, true, Some(&object("new", "x"))), Step::Return("x".into()));
+        assert_eq!(
+            next(&original, true, Some(&object("new", "x"))),
+            Step::ReturnStatus("x".into())
+        );
         assert_eq!(next(&original, true, Some(&object("new", "old"))), Step::Done);
     }
 
     #[test]
-    fn an_original_goes_after_its_copy() {
+    fn an_original_is_released_after_its_copy_is_gone() {
         let original = deleting(object("a", ""));
         let copy = object("a", "");
         assert_eq!(next(&original, true, Some(&copy)), Step::Delete);
         assert_eq!(next(&original, true, Some(&deleting(copy))), Step::Wait);
-        assert_eq!(next(&original, true, None), Step::Release);
+        assert_eq!(next(&original, true, None), Step::RemoveFinalizer);
         assert_eq!(next(&original, false, None), Step::Done);
     }
 
     #[test]
-    fn a_copy_that_is_deleted_by_somebody_is_made_again_once_it_is_gone() {
+    fn a_deleted_copy_is_recreated_once_it_is_gone() {
         let original = object("a", "");
         assert_eq!(next(&original, true, Some(&deleting(object("a", "")))), Step::Wait);
         assert_eq!(next(&original, true, None), Step::Copy);
     }
 
     #[test]
-    fn labels_tell_originals_from_copies() {
+    fn labels_distinguish_originals_from_copies() {
         let labelled = |label: &str| ConfigMap {
             metadata: ObjectMeta {
                 labels: Some([(label.to_owned(), "milan-id".to_owned())].into()),

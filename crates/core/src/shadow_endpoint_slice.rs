@@ -1,5 +1,5 @@
-//! The EndpointSlice that a ShadowEndpointSlice becomes: in service only while the cluster that
-//! its endpoints are in can be reached.
+//! The EndpointSlice of a ShadowEndpointSlice. Its endpoints are ready only while their cluster is
+//! reachable.
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::core::{ObjectMeta, Resource as _};
@@ -10,7 +10,7 @@ use tombolo_api::names::{
 };
 use tombolo_api::virtualkubelet::ShadowEndpointSlice;
 
-/// The EndpointSlice to have for a ShadowEndpointSlice.
+/// The desired EndpointSlice of a ShadowEndpointSlice.
 pub fn forge(shadow: &ShadowEndpointSlice, origin_is_reachable: bool) -> EndpointSlice {
     let template = &shadow.spec.template;
     let mut labels = shadow.metadata.labels.clone().unwrap_or_default();
@@ -34,13 +34,13 @@ pub fn forge(shadow: &ShadowEndpointSlice, origin_is_reachable: bool) -> Endpoin
     }
 }
 
-/// The cluster that a ShadowEndpointSlice comes from.
+/// The cluster of the endpoints of a ShadowEndpointSlice.
 pub fn origin(shadow: &ShadowEndpointSlice) -> Option<ClusterId> {
     shadow.metadata.labels.as_ref()?.get(ORIGIN_LABEL)?.parse().ok()
 }
 
-/// Whether a cluster can be reached: its API server, without which nobody says which endpoints are
-/// well, and its pods.
+/// Whether a cluster is reachable: its pods, through the tunnel, and its API server, without which
+/// the readiness of endpoints is unknown.
 pub fn is_reachable(cluster: &ForeignCluster) -> bool {
     let holds = |type_: &str| {
         let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
@@ -49,7 +49,7 @@ pub fn is_reachable(cluster: &ForeignCluster) -> bool {
     holds(condition::TUNNEL_ENDPOINT) && holds(condition::API_SERVER)
 }
 
-/// Whether an EndpointSlice is the one of this ShadowEndpointSlice.
+/// Whether an EndpointSlice is controlled by this ShadowEndpointSlice.
 pub fn belongs_to(slice: &EndpointSlice, shadow: &ShadowEndpointSlice) -> bool {
     let mut owners = slice.metadata.owner_references.iter().flatten();
     owners.any(|owner| {
@@ -58,7 +58,7 @@ pub fn belongs_to(slice: &EndpointSlice, shadow: &ShadowEndpointSlice) -> bool {
 }
 
 /// Whether an EndpointSlice needs no change.
-pub fn is_as_wanted(have: &EndpointSlice, want: &EndpointSlice) -> bool {
+pub fn is_up_to_date(have: &EndpointSlice, want: &EndpointSlice) -> bool {
     let (have_meta, want_meta) = (&have.metadata, &want.metadata);
     let ports = |slice: &EndpointSlice| slice.ports.clone().unwrap_or_default();
     have.endpoints == want.endpoints
@@ -70,7 +70,7 @@ pub fn is_as_wanted(have: &EndpointSlice, want: &EndpointSlice) -> bool {
 
 fn enforced(endpoint: &Endpoint, origin_is_reachable: bool) -> Endpoint {
     let mut endpoint = endpoint.clone();
-    // An EndpointSlice has conditions in any case.
+    // The API server adds conditions to an endpoint without any.
     let conditions = endpoint.conditions.get_or_insert_default();
     if !origin_is_reachable {
         conditions.ready = Some(false);
@@ -132,12 +132,12 @@ mod tests {
     }
 
     #[test]
-    fn while_the_origin_is_reachable_the_template_is_followed() {
+    fn the_slice_follows_the_template_while_the_origin_is_reachable() {
         insta::assert_yaml_snapshot!(forge(&shadow(), true));
     }
 
     #[test]
-    fn while_the_origin_is_not_reachable_nothing_is_ready() {
+    fn no_endpoint_is_ready_while_the_origin_is_unreachable() {
         let slice = forge(&shadow(), false);
         let conditions = slice.endpoints.iter().map(|endpoint| endpoint.conditions.clone());
         let conditions: Vec<_> = conditions.flatten().collect();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_reachable_by_tunnel_and_api_server_both() {
+    fn a_reachable_cluster_needs_both_tunnel_and_api_server() {
         let (tunnel, api) = ("TunnelEndpoint", "APIServer");
         assert!(is_reachable(&cluster(&[(tunnel, "True"), (api, "True")])));
         assert!(!is_reachable(&cluster(&[(tunnel, "False"), (api, "True")])));
@@ -157,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_known_by_its_owner_and_compared_by_what_matters() {
+    fn a_slice_is_identified_by_its_owner_and_compared_by_the_written_fields() {
         let want = forge(&shadow(), true);
         let mut have = want.clone();
         have.metadata.resource_version = Some("7".into());
-        assert!(belongs_to(&have, &shadow()) && is_as_wanted(&have, &want));
-        assert!(!is_as_wanted(&have, &forge(&shadow(), false)));
+        assert!(belongs_to(&have, &shadow()) && is_up_to_date(&have, &want));
+        assert!(!is_up_to_date(&have, &forge(&shadow(), false)));
         have.metadata.owner_references = None;
-        assert!(!belongs_to(&have, &shadow()) && !is_as_wanted(&have, &want));
+        assert!(!belongs_to(&have, &shadow()) && !is_up_to_date(&have, &want));
     }
 }

@@ -1,4 +1,4 @@
-//! The pod that a ShadowPod stands for: what it is made of, and what it needs next.
+//! The pod of a ShadowPod, and the next step to keep both in line.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
@@ -15,33 +15,33 @@ use crate::{
     reflect::pod::{RawPod, annotation},
 };
 
-/// What a ShadowPod needs next.
+/// The next step for a ShadowPod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
-    /// Nothing, until something happens.
+    /// Nothing to do.
     Nothing,
-    /// Apply the pod, which is not there or is another.
+    /// Apply the pod: it is missing or differs.
     Apply(Box<RawPod>),
-    /// Delete the pod, with these seconds to end unless its own.
+    /// Delete the pod.
     Delete {
-        /// The one that was seen.
+        /// Uid of the pod.
         uid: Option<String>,
-        /// Seconds to end, unless its own.
+        /// Grace period in seconds; `None` for the pod's own.
         grace: Option<i64>,
     },
-    /// Let the ShadowPod go: nothing is left of its pod.
-    Release,
-    /// Note on the ShadowPod that its pod has ended for good, in this phase.
-    NoteFinished(String),
-    /// A pod of the same name is not ours.
-    Taken,
+    /// Remove the finalizer of the ShadowPod: its pod is gone.
+    RemoveFinalizer,
+    /// Record the final phase of the pod on the ShadowPod.
+    RecordFinished(String),
+    /// A pod with the same name does not belong to a ShadowPod.
+    Conflict,
 }
 
-/// What a ShadowPod needs next, given the pod of its name.
+/// Decides from the ShadowPod and the pod with the same name.
 pub fn next(shadow: &ShadowPod, pod: Option<&RawPod>) -> Next {
     let own = pod.filter(|pod| is_owned(pod, shadow));
     if shadow.metadata.deletion_timestamp.is_some() {
-        return own.map_or_else(|| release(shadow), |pod| delete(shadow, pod));
+        return own.map_or_else(|| remove_finalizer(shadow), |pod| delete(shadow, pod));
     }
     let finished = annotation(&shadow.metadata, POD_FINISHED_ANNOTATION).is_some();
     match (pod, own) {
@@ -49,7 +49,7 @@ pub fn next(shadow: &ShadowPod, pod: Option<&RawPod>) -> Next {
         (None, _) => Next::Apply(Box::new(forge(shadow))),
         (Some(pod), Some(_)) if pod.is_deleting() => Next::Nothing,
         (Some(pod), Some(_)) if pod.is_finished() && !finished => {
-            Next::NoteFinished(pod.phase().to_owned())
+            Next::RecordFinished(pod.phase().to_owned())
         }
         (Some(pod), Some(_)) => {
             let digest = annotation(&pod.metadata, SHADOW_DIGEST_ANNOTATION);
@@ -61,27 +61,27 @@ pub fn next(shadow: &ShadowPod, pod: Option<&RawPod>) -> Next {
                 Next::Apply(Box::new(forged))
             }
         }
-        // One of an earlier ShadowPod is on its way out; the garbage collector sees to it.
+        // A pod of an earlier ShadowPod: the garbage collector deletes it.
         (Some(pod), None) if is_shadow(pod) => Next::Nothing,
-        (Some(_), None) => Next::Taken,
+        (Some(_), None) => Next::Conflict,
     }
 }
 
-/// What the home cluster has no say in, whatever it sends.
-const DECIDED_HERE: [&str; 5] =
+/// Fields of the pod spec that the home cluster can't set.
+const LOCAL_FIELDS: [&str; 5] =
     ["nodeName", "serviceAccount", "serviceAccountName", "priority", "priorityClassName"];
 
 /// The pod for a ShadowPod.
 pub fn forge(shadow: &ShadowPod) -> RawPod {
     let mut pod = RawPod { spec: shadow.spec.pod.clone(), ..RawPod::default() };
     if let Some(spec) = pod.spec.as_object_mut() {
-        spec.retain(|field, _| !DECIDED_HERE.contains(&field.as_str()));
+        spec.retain(|field, _| !LOCAL_FIELDS.contains(&field.as_str()));
     }
     let mut labels = shadow.metadata.labels.clone().unwrap_or_default();
     labels.insert(MANAGED_BY_LABEL.into(), SHADOW_POD.into());
     let mut annotations = shadow.metadata.annotations.clone().unwrap_or_default();
-    for notes in [POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION, GRACE_PERIOD_ANNOTATION] {
-        annotations.remove(notes);
+    for name in [POD_FAILURE_ANNOTATION, POD_FINISHED_ANNOTATION, GRACE_PERIOD_ANNOTATION] {
+        annotations.remove(name);
     }
     annotations.insert(
         SHADOW_DIGEST_ANNOTATION.into(),
@@ -106,9 +106,9 @@ pub fn forge(shadow: &ShadowPod) -> RawPod {
     pod
 }
 
-fn release(shadow: &ShadowPod) -> Next {
+fn remove_finalizer(shadow: &ShadowPod) -> Next {
     let mut finalizers = shadow.metadata.finalizers.iter().flatten();
-    if finalizers.any(|name| name == FINALIZER) { Next::Release } else { Next::Nothing }
+    if finalizers.any(|name| name == FINALIZER) { Next::RemoveFinalizer } else { Next::Nothing }
 }
 
 fn delete(shadow: &ShadowPod, pod: &RawPod) -> Next {
@@ -130,7 +130,7 @@ fn is_shadow(pod: &RawPod) -> bool {
     labels.and_then(|labels| labels.get(MANAGED_BY_LABEL)).is_some_and(|value| value == SHADOW_POD)
 }
 
-/// The lengths keep the parts apart.
+/// Each part is preceded by its length, so that different parts never have the same digest.
 fn digest(parts: [&[u8]; 3]) -> String {
     let lengths = parts.map(|part| (part.len() as u64).to_be_bytes());
     let parts = lengths.iter().zip(parts).flat_map(|(length, part)| [&length[..], part]);
@@ -163,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn a_shadow_goes_after_its_pod() {
+    fn a_shadow_pod_is_released_after_its_pod_is_gone() {
         let held =
             json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER] });
-        assert_eq!(next(&shadow(&held), None), Next::Release);
+        assert_eq!(next(&shadow(&held), None), Next::RemoveFinalizer);
         assert!(matches!(next(&shadow(&held), Some(&made(&live()))), Next::Delete { .. }));
         assert_eq!(next(&ending(&json!({})), None), Next::Nothing);
     }
@@ -178,52 +178,52 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_is_what_the_shadow_says() {
+    fn the_pod_follows_from_the_shadow_pod() {
         insta::assert_yaml_snapshot!(forge(&live()));
     }
 
     #[test]
-    fn a_pod_that_is_not_there_is_made_and_then_left_alone() {
+    fn a_missing_pod_is_created_and_then_left_alone() {
         assert!(matches!(next(&live(), None), Next::Apply(_)));
         assert_eq!(next(&live(), Some(&made(&live()))), Next::Nothing);
     }
 
     #[test]
-    fn a_change_of_the_shadow_reaches_the_pod() {
+    fn a_change_of_the_shadow_pod_is_applied_to_the_pod() {
         let changed = shadow(&json!({ "labels": { "app": "other" } }));
         assert!(matches!(next(&changed, Some(&made(&live()))), Next::Apply(_)));
     }
 
     #[test]
-    fn notes_on_the_shadow_are_none_of_the_pods() {
+    fn status_annotations_of_the_shadow_pod_do_not_change_the_pod() {
         let noted = shadow(&json!({ "annotations": { POD_FAILURE_ANNOTATION: "x" } }));
         assert_eq!(next(&noted, Some(&made(&live()))), Next::Nothing);
     }
 
     #[test]
-    fn a_finished_pod_is_noted_and_never_made_again() {
+    fn a_finished_pod_is_recorded_and_never_created_again() {
         let mut pod = made(&live());
         pod.status = json!({ "phase": "Succeeded" });
-        assert_eq!(next(&live(), Some(&pod)), Next::NoteFinished("Succeeded".into()));
+        assert_eq!(next(&live(), Some(&pod)), Next::RecordFinished("Succeeded".into()));
         let noted = shadow(&json!({ "annotations": { POD_FINISHED_ANNOTATION: "Succeeded" } }));
         assert_eq!(next(&noted, Some(&pod)), Next::Nothing);
         assert_eq!(next(&noted, None), Next::Nothing);
     }
 
     #[test]
-    fn the_pod_of_an_earlier_shadow_has_to_go_first() {
+    fn the_pod_of_an_earlier_shadow_pod_has_to_be_deleted_first() {
         let earlier = shadow(&json!({ "uid": "s0" }));
         assert_eq!(next(&live(), Some(&made(&earlier))), Next::Nothing);
     }
 
     #[test]
-    fn somebody_elses_pod_is_not_touched() {
-        assert_eq!(next(&live(), Some(&RawPod::default())), Next::Taken);
+    fn pods_without_a_shadow_pod_are_not_touched() {
+        assert_eq!(next(&live(), Some(&RawPod::default())), Next::Conflict);
         assert_eq!(next(&ending(&json!({})), Some(&RawPod::default())), Next::Nothing);
     }
 
     #[test]
-    fn a_pod_goes_with_its_shadow_and_sooner_if_asked() {
+    fn a_pod_is_deleted_with_its_shadow_pod_and_with_a_shorter_grace_period_on_request() {
         let mut pod = made(&live());
         let gone = |grace| Next::Delete { uid: Some("p1".into()), grace };
         let hurried = ending(&json!({ GRACE_PERIOD_ANNOTATION: "1" }));

@@ -1,5 +1,5 @@
-//! Tenants: the peer that a tenant namespace belongs to, and the namespace of a peer. The namespace
-//! of an object tells its peer: what the object itself says is only the word of that peer.
+//! The peer of a tenant namespace, and the tenant namespace of a peer. The namespace of an object
+//! identifies its peer: the contents of the object are only claims of that peer.
 
 use k8s_openapi::api::core::v1::Namespace;
 use tombolo_api::{
@@ -8,29 +8,29 @@ use tombolo_api::{
     names::{CLUSTER_ID_LABEL, TENANT_LABEL},
 };
 
-/// The cluster that a ForeignCluster stands for, once it is known.
+/// Cluster id of a ForeignCluster, if it is known.
 pub fn id_of(cluster: &ForeignCluster) -> Option<&ClusterId> {
     cluster.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id)
 }
 
-/// Name of the tenant namespace, in this cluster, of the cluster that a ForeignCluster stands for.
+/// Name of the tenant namespace of a ForeignCluster in this cluster.
 pub fn namespace_of(cluster: &ForeignCluster) -> Option<&str> {
     cluster.status.as_ref()?.tenant_namespace.as_ref()?.local.as_deref()
 }
 
-/// The peer that a namespace belongs to, if it is a tenant namespace.
+/// The peer of a namespace, if it is a tenant namespace.
 pub fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
     let labels = namespace.metadata.labels.as_ref()?;
     let is_tenant = labels.get(TENANT_LABEL).is_some_and(|value| value == TENANT);
     labels.get(CLUSTER_ID_LABEL).filter(|_| is_tenant)?.parse().ok()
 }
 
-/// The labels by which the namespace of a peer is found.
+/// The labels of the tenant namespace of a peer.
 pub fn labels(peer: &ClusterId) -> [(String, String); 2] {
     [(CLUSTER_ID_LABEL.to_owned(), peer.to_string()), (TENANT_LABEL.to_owned(), TENANT.to_owned())]
 }
 
-/// The same as a label selector.
+/// The label selector for the tenant namespace of a peer.
 pub fn selector(peer: &ClusterId) -> String {
     labels(peer).map(|(name, value)| format!("{name}={value}")).join(",")
 }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_tells_its_namespace_once_there_is_one() {
+    fn an_entry_has_a_tenant_namespace_once_its_status_says_so() {
         let entry = |identity: serde_json::Value, tenant: serde_json::Value| -> ForeignCluster {
             serde_json::from_value(json!({
                 "metadata": { "name": "milan" },

@@ -1,4 +1,4 @@
-//! Resources as decisions see them: one file a kind, with the few fields that decisions depend on.
+//! Views of resources: for each kind, one file with the few fields that decisions depend on.
 
 mod offer;
 mod request;

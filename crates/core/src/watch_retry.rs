@@ -1,18 +1,18 @@
-//! When a watch that has failed is started again, and which failures are reported.
+//! The backoff of a failed watch, and the choice of failures to report.
 //!
-//! The delay doubles with each failure. A list that succeeds is no proof that the watch holds: an
-//! API server may allow lists and end each watch at once. So the delay starts from the first one
-//! again only after a watch that held longer than the last delay.
+//! The delay doubles with each failure. A successful list does not prove that the watch works: an
+//! API server may allow lists and end each watch at once. So the backoff is reset only by a watch
+//! that lasted longer than the last delay.
 
 use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_millis(100);
 
-/// Longest delay after a connection error, a timeout or a broken stream. It is short: until the
-/// watch is back, nobody knows what to write.
+/// Longest delay after a connection error, a timeout or a broken stream. It is short because
+/// controllers can't act until the watch is back.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Longest delay after a refusal, which ends only when somebody grants the right.
+/// Longest delay after a 401 or 403, which last until somebody grants the permission.
 const LAST_REFUSED: Duration = Duration::from_secs(10);
 
 /// The failures of one watch so far.
@@ -22,23 +22,23 @@ pub struct WatchRetry {
     failures: u32,
     /// The last delay.
     delay: Duration,
-    /// Since when the watch has worked, unless it has failed since.
+    /// Start of the current watch, unless it has failed.
     since: Option<Instant>,
-    /// Whether a failure was reported whose end was not.
+    /// Whether a failure was reported and its recovery was not.
     is_reported: bool,
 }
 
-/// What follows from a failure.
+/// The reaction to a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// How long to wait before the next attempt.
+    /// Delay before the next attempt.
     pub delay: Duration,
-    /// Whether to report the failure: only the first in a row is.
+    /// Whether to report the failure: true only for the first in a row.
     pub is_news: bool,
 }
 
 impl WatchRetry {
-    /// Notes a failure. `is_refused` tells a missing right (401 or 403) from other causes.
+    /// Records a failure. `is_refused`: a missing permission (401 or 403).
     pub fn failed(&mut self, now: Instant, is_refused: bool) -> Retry {
         let worked = self.since.take().map(|since| now.saturating_duration_since(since));
         if worked.is_some_and(|worked| worked > self.delay) {
@@ -52,7 +52,7 @@ impl WatchRetry {
         Retry { delay: self.delay, is_news }
     }
 
-    /// Notes that the watch works. Returns whether to report that it does again.
+    /// Records that the watch works. Returns whether to report its recovery.
     pub fn works(&mut self, now: Instant) -> bool {
         self.since.get_or_insert(now);
         std::mem::take(&mut self.is_reported)
@@ -63,7 +63,7 @@ impl WatchRetry {
 mod tests {
     use super::*;
 
-    /// What becomes of `failures` in a row, and when they are over.
+    /// The reactions to `failures` in a row. Advances `now` by their delays.
     fn fail(
         retry: &mut WatchRetry,
         now: &mut Instant,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_held_for_a_while_is_started_again_soon() {
+    fn a_watch_that_lasted_longer_than_the_last_delay_resets_the_backoff() {
         let (mut retry, now) = (WatchRetry::default(), &mut Instant::now());
         fail(&mut retry, now, 5, false);
         retry.works(*now);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_breaks_as_soon_as_it_works_is_not_started_all_the_time() {
+    fn a_watch_that_breaks_at_once_does_not_reset_the_backoff() {
         let (mut retry, mut now) = (WatchRetry::default(), Instant::now());
         let (mut failures, mut reports) = (0, 0);
         let end = now + Duration::from_secs(60);

@@ -24,10 +24,10 @@ use tombolo_api::{
 use tombolo_core::reflect::{
     pod::{
         ClusterPair, RawPod,
-        decide::{self, Home, Remote, Seen, Twin},
+        decide::{self, Home, PodState, Remote, TwinState},
         restarts::Restarts,
     },
-    pod_status::{self, Viewpoint},
+    pod_status::{self, StatusContext},
 };
 use tombolo_runtime::{
     events::Events,
@@ -200,7 +200,7 @@ impl Pods {
         let inputs = self.inputs.borrow().clone();
         let networks = *self.peer.networks.borrow();
         let there = self.peer.namespaces.borrow().get(&namespace).cloned();
-        let from = Viewpoint {
+        let from = StatusContext {
             networks: networks.as_ref(),
             node_address: self.peer.settings.pod_ip,
             not_ready: inputs.not_ready.as_ref(),
@@ -209,19 +209,21 @@ impl Pods {
         let blind = twin.is_some_and(|t| !t.shadows.is_filled() || !t.pods.is_filled());
         if blind {
             return match home.as_deref() {
-                Some(pod) => self.do_at_home(pod, decide::while_blind(pod, from), None).await,
+                Some(pod) => {
+                    self.do_at_home(pod, decide::decide_before_sync(pod, from), None).await
+                }
                 None => Ok(()),
             };
         }
         let (shadow, remote) = twin.map_or((None, None), |twin| {
             (twin.shadows.get(&twin.name, &name), twin.pods.get(&twin.name, &name))
         });
-        let seen = Seen {
+        let seen = PodState {
             home: home.as_deref(),
             twin: match twin {
-                Some(twin) if there.as_ref() == Some(&twin.name) => Twin::There(&twin.name),
-                _ if inputs.wanted_namespaces.contains(&namespace) => Twin::Awaited,
-                _ => Twin::Unwanted,
+                Some(twin) if there.as_ref() == Some(&twin.name) => TwinState::Present(&twin.name),
+                _ if inputs.wanted_namespaces.contains(&namespace) => TwinState::Pending,
+                _ => TwinState::NotOffloaded,
             },
             shadow: shadow.as_deref(),
             remote: remote.as_deref(),
@@ -365,7 +367,7 @@ async fn delete_shadow(
 /// and so are their items, so what is not there any more has to be said.
 fn status_patch(pod: &RawPod, status: &Value) -> Value {
     let mut fields = serde_json::Map::new();
-    let ours: &[&str] = if status.is_null() { &[] } else { &pod_status::OURS };
+    let ours: &[&str] = if status.is_null() { &[] } else { &pod_status::OWNED_FIELDS };
     for field in ours {
         let value = match status.get(field) {
             Some(Value::Array(items)) if field.ends_with("IPs") => {

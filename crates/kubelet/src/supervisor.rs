@@ -161,10 +161,10 @@ impl Seen {
         let clusters = self.clusters.state();
         let is_its = |cluster: &&ForeignCluster| namespace_of(cluster) == Some(view.namespace);
         let cluster = clusters.iter().map(|cluster| &**cluster).find(is_its);
-        let identity = node::offered_by(&view, cluster)?;
+        let identity = node::provider(&view, cluster)?;
         let maps = self.maps.state();
         let map = maps.iter().find(|map| map.namespace().as_deref() == Some(view.namespace));
-        let Namespaces { there, leaving, wanted } = node::namespaces(map.map(|map| &**map));
+        let Namespaces { active, terminating, desired } = node::namespaces(map.map(|map| &**map));
         let not_ready = node::health(cluster).err();
         Some(Snapshot {
             networks: networks.get(&identity.cluster_id).copied(),
@@ -174,8 +174,12 @@ impl Seen {
                 not_ready: not_ready.clone(),
                 offer: ResourceOffer::clone(offer),
             },
-            pods: PodInputs { not_ready, wanted_namespaces: wanted, leaving_namespaces: leaving },
-            namespaces: there,
+            pods: PodInputs {
+                not_ready,
+                wanted_namespaces: desired,
+                leaving_namespaces: terminating,
+            },
+            namespaces: active,
         })
     }
 }

@@ -13,7 +13,7 @@ use tombolo_api::{
 use tombolo_core::{
     discovery::is_left_to_others,
     identity::return_token_name,
-    peering::{Farewell, farewell, is_asked_anew},
+    peering::{RequestOnUnpeer, is_requested_again, request_on_unpeer},
     view::Request,
 };
 use tombolo_runtime::writer;
@@ -42,9 +42,10 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     let list = requests.list(&ListParams::default()).await;
     let list = list.map_err(failed(format!("list ResourceRequests in {tenant_name}")))?.items;
     let list: Vec<_> = list.iter().map(Request::from_resource).collect();
-    if list.iter().any(|request| is_asked_anew(request, us, entry)) {
+    if list.iter().any(|request| is_requested_again(request, us, entry)) {
         // Everything else belongs to the entry that is made for the new request.
-        let ours = list.iter().any(|request| farewell(request, us) == Farewell::Wait);
+        let ours =
+            list.iter().any(|request| request_on_unpeer(request, us) == RequestOnUnpeer::Wait);
         return Ok(!ours && !tenant::has_borrowed(client, &tenant_name).await?);
     }
     let waiting = refuse(context, &requests, &list).await?;
@@ -119,9 +120,9 @@ async fn refuse(
 ) -> Result<bool, Error> {
     let mut waiting = false;
     for request in requests {
-        let farewell = farewell(request, &context.settings.cluster_name);
-        waiting |= farewell != Farewell::Leave;
-        if farewell == Farewell::Refuse {
+        let action = request_on_unpeer(request, &context.settings.cluster_name);
+        waiting |= action != RequestOnUnpeer::Leave;
+        if action == RequestOnUnpeer::Refuse {
             let name = request.name;
             let status = json!({ "state": RequestState::Refused });
             let written = writer::apply_status(api, super::MANAGER, name, &status).await;

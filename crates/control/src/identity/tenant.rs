@@ -32,7 +32,7 @@ use tombolo_api::{
 };
 use tombolo_core::{
     identity::{TenantUsers, record_name, tenant_namespaces},
-    peering::{Farewell, farewell},
+    peering::{RequestOnUnpeer, request_on_unpeer},
     tenant::{self, id_of, peer_of},
     view::Request,
 };
@@ -179,7 +179,7 @@ pub(crate) async fn has_peering(
         .await
         .map_err(failed(format!("list ResourceRequests in {namespace}")))?;
     let mut requests = requests.iter().map(Request::from_resource);
-    Ok(requests.any(|request| farewell(&request, us) != Farewell::Leave)
+    Ok(requests.any(|request| request_on_unpeer(&request, us) != RequestOnUnpeer::Leave)
         || has::<ResourceOffer>(client, namespace, "").await?
         || has::<NetworkConfig>(client, namespace, "").await?
         || has::<TunnelEndpoint>(client, namespace, "").await?

@@ -1,4 +1,4 @@
-//! Whether the tunnel to a peer is up, and if not, what it waits for.
+//! The condition TunnelEndpoint: whether the tunnel to a peer is up, and if not, the reason.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -10,7 +10,7 @@ use tombolo_api::{
 
 use crate::{condition::now_is, translate::Mismatch};
 
-/// How far the network has come.
+/// Progress of the network to a peer.
 pub(super) struct State<'a> {
     pub(super) peer: &'a ClusterName,
     pub(super) wanted: bool,
@@ -19,9 +19,9 @@ pub(super) struct State<'a> {
     pub(super) sent: bool,
     pub(super) answered: bool,
     pub(super) received: bool,
-    /// Why what the peer calls this cluster's networks can't be right.
+    /// The error in the translated CIDRs of this cluster in the peer.
     pub(super) mismatch: Option<Mismatch>,
-    /// Of the TunnelEndpoint, if there is one.
+    /// Connection of the TunnelEndpoint, if it exists.
     pub(super) connection: Option<Option<&'a Connection>>,
 }
 
@@ -38,23 +38,26 @@ fn explain(state: &State<'_>) -> (bool, &'static str, String) {
     let peer = state.peer;
     if let Some(mismatch) = state.mismatch {
         let message =
-            format!("{peer} has given this cluster's networks names that don't fit: {mismatch}");
+            format!("{peer} has answered with translated CIDRs that don't fit: {mismatch}");
         return (false, "Error", message);
     }
     if let Some(connection) = state.connection {
-        let said = connection.and_then(|connection| connection.status_message.clone());
+        let reported = connection.and_then(|connection| connection.status_message.clone());
         return match connection.and_then(|connection| connection.status) {
-            Some(ConnectionStatus::Connected) => {
-                (true, "Connected", said.unwrap_or_else(|| format!("the tunnel to {peer} is up")))
-            }
+            Some(ConnectionStatus::Connected) => (
+                true,
+                "Connected",
+                reported.unwrap_or_else(|| format!("the tunnel to {peer} is up")),
+            ),
             Some(ConnectionStatus::Connecting) => {
-                let message = said.unwrap_or_else(|| {
+                let message = reported.unwrap_or_else(|| {
                     format!("{peer}'s gateway has not answered through the tunnel yet")
                 });
                 (false, "Connecting", message)
             }
             Some(ConnectionStatus::Error) => {
-                let message = said.unwrap_or_else(|| format!("the tunnel to {peer} has failed"));
+                let message =
+                    reported.unwrap_or_else(|| format!("the tunnel to {peer} has failed"));
                 (false, "Error", message)
             }
             None => {
@@ -76,14 +79,14 @@ fn explain(state: &State<'_>) -> (bool, &'static str, String) {
         let message = format!("{peer} has not accepted this cluster's request yet");
         ("WaitingForAcceptance", message)
     } else if !state.sent {
-        let message = format!("{peer} has not given this cluster an identity yet");
+        let message = format!("{peer} has not issued an identity to this cluster yet");
         ("WaitingForIdentity", message)
     } else if !state.received {
         ("WaitingForPeer", format!("{peer} has not sent its NetworkConfig yet"))
     } else if !state.answered {
         ("WaitingForPeer", format!("{peer} has not answered this cluster's NetworkConfig yet"))
     } else {
-        ("Negotiated", format!("the tunnel to {peer} is about to be made"))
+        ("Negotiated", format!("the TunnelEndpoint of {peer} is about to be created"))
     };
     (false, reason, message)
 }

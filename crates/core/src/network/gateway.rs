@@ -1,4 +1,4 @@
-//! Where this cluster's gateway is, as it announces itself.
+//! The gateway of this cluster, as announced in its Lease.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -7,7 +7,7 @@ use tombolo_api::{
     net::{BACKEND_PORT, BACKEND_PUBLIC_KEY},
 };
 
-/// The gateway that other clusters reach.
+/// The endpoint of a gateway for other clusters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
     /// Its public address.
@@ -19,7 +19,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// What the annotations of the gateway's Lease say, once they say everything.
+    /// Reads the annotations of the gateway's Lease. `None` if one is missing or invalid.
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
         Some(Self {
             endpoint_ip: annotations.get(GATEWAY_ENDPOINT_ANNOTATION)?.parse().ok()?,
@@ -28,7 +28,7 @@ impl Gateway {
         })
     }
 
-    /// The same, for a NetworkConfig.
+    /// `backend_config` of a NetworkConfig.
     pub(super) fn backend_config(&self) -> BTreeMap<String, String> {
         [
             (BACKEND_PUBLIC_KEY.to_owned(), self.public_key.clone()),

@@ -13,73 +13,74 @@ use super::*;
 use crate::condition::now_is;
 
 #[test]
-fn a_config_is_sent_as_soon_as_the_request_is_accepted_and_there_is_an_identity() {
+fn a_config_is_sent_once_the_request_is_accepted_and_an_identity_issued() {
     let scene = Scene { requests: vec![accepted_by_milan()], ..Scene::default() };
-    let Act::Apply(config) = scene.seen().own_config(&rome(), &milan()) else { panic!() };
+    let Action::Apply(config) = scene.state().own_config(&rome(), &milan()) else { panic!() };
     assert_eq!(config.name_any(), "rome");
     assert_eq!(config.namespace().as_deref(), Some("liqo-tenant-milan"));
     assert_eq!(config.labels()[REPLICATE_TO_LABEL], "milan-id");
     assert_eq!(config.spec.cluster_id, milan());
     assert_eq!(config.spec.backend_config["port"], "51840");
 
-    let mut stranger = scene.clone();
-    stranger.authenticated(false);
-    assert_eq!(stranger.seen().own_config(&rome(), &milan()), Act::Nothing);
+    let mut unauthenticated = scene.clone();
+    unauthenticated.authenticated(false);
+    assert_eq!(unauthenticated.state().own_config(&rome(), &milan()), Action::None);
     let no_gateway = Local { gateway: None, ..rome() };
-    assert_eq!(scene.seen().own_config(&no_gateway, &milan()), Act::Nothing);
-    assert_eq!(Scene::default().seen().own_config(&rome(), &milan()), Act::Nothing);
+    assert_eq!(scene.state().own_config(&no_gateway, &milan()), Action::None);
+    assert_eq!(Scene::default().state().own_config(&rome(), &milan()), Action::None);
 }
 
 #[test]
-fn what_milan_would_not_take_yet_is_not_sent_and_what_it_refuses_is_taken_back() {
+fn a_config_is_not_sent_before_acceptance_and_deleted_after_a_refusal() {
     let mut scene = Scene { requests: vec![request_to_milan()], ..Scene::default() };
-    assert_eq!(scene.seen().own_config(&rome(), &milan()), Act::Nothing);
+    assert_eq!(scene.state().own_config(&rome(), &milan()), Action::None);
     scene.configs = peered().configs;
-    assert_eq!(scene.seen().own_config(&rome(), &milan()), Act::Nothing, "it is there already");
+    assert_eq!(scene.state().own_config(&rome(), &milan()), Action::None, "it exists already");
     scene.requests[0].status =
         Some(ResourceRequestStatus { state: RequestState::Refused, ..Default::default() });
-    assert!(matches!(scene.seen().own_config(&rome(), &milan()), Act::Delete(_)));
+    assert!(matches!(scene.state().own_config(&rome(), &milan()), Action::Delete(_)));
 }
 
 #[test]
-fn a_request_from_there_counts_once_it_is_accepted() {
+fn a_request_of_the_peer_counts_once_it_is_accepted() {
     let mut request = request_from_milan();
-    let seen = |request: &ResourceRequest| {
+    let is_sent = |request: &ResourceRequest| {
         let scene = Scene { requests: vec![request.clone()], ..Scene::default() };
-        matches!(scene.seen().own_config(&rome(), &milan()), Act::Apply(_))
+        matches!(scene.state().own_config(&rome(), &milan()), Action::Apply(_))
     };
-    assert!(!seen(&request));
+    assert!(!is_sent(&request));
     let status = |state| Some(ResourceRequestStatus { state, ..Default::default() });
     request.status = status(RequestState::Refused);
-    assert!(!seen(&request));
+    assert!(!is_sent(&request));
     request.status = status(RequestState::Accepted);
-    assert!(seen(&request));
+    assert!(is_sent(&request));
     request.metadata.deletion_timestamp = Some(Time(now()));
-    assert!(!seen(&request));
+    assert!(!is_sent(&request));
 }
 
 #[test]
-fn a_config_that_is_right_is_left_alone_and_one_that_is_not_is_put_right() {
+fn a_config_is_applied_only_if_it_differs() {
     let mut scene = peered();
-    assert_eq!(scene.seen().own_config(&rome(), &milan()), Act::Nothing);
+    assert_eq!(scene.state().own_config(&rome(), &milan()), Action::None);
     scene.authenticated(false);
     let mut moved = rome();
     moved.gateway.as_mut().unwrap().endpoint_ip = "192.0.2.9".parse().unwrap();
-    assert!(matches!(scene.seen().own_config(&moved, &milan()), Act::Apply(_)));
+    assert!(matches!(scene.state().own_config(&moved, &milan()), Action::Apply(_)));
 }
 
 #[test]
-fn without_a_peering_the_config_goes() {
+fn without_a_peering_the_config_is_deleted() {
     let scene = Scene { requests: vec![], ..peered() };
-    let Act::Delete(meta) = scene.seen().own_config(&rome(), &milan()) else { panic!() };
+    let Action::Delete(meta) = scene.state().own_config(&rome(), &milan()) else { panic!() };
     assert_eq!(meta.name.as_deref(), Some("rome"));
 }
 
 #[test]
 fn a_tunnel_needs_both_answers() {
-    let names = names();
+    let subnets = subnets();
     let scene = peered();
-    let Act::Apply(endpoint) = scene.seen().tunnel_endpoint(&rome(), &milan(), Some(&names)) else {
+    let Action::Apply(endpoint) = scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets))
+    else {
         panic!()
     };
     assert_eq!(endpoint.name_any(), "milan");
@@ -89,65 +90,65 @@ fn a_tunnel_needs_both_answers() {
     assert_eq!(networks.remote_pods.translated(), cidr("10.8.0.0/16"));
     assert_eq!(networks.remote_external.real(), cidr("10.1.0.0/16"));
 
-    assert_eq!(scene.seen().tunnel_endpoint(&rome(), &milan(), None), Act::Nothing);
+    assert_eq!(scene.state().tunnel_endpoint(&rome(), &milan(), None), Action::None);
     let mut unanswered = peered();
     unanswered.configs[0].status = None;
-    assert_eq!(unanswered.seen().tunnel_endpoint(&rome(), &milan(), Some(&names)), Act::Nothing);
+    assert_eq!(unanswered.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets)), Action::None);
     let mut unsent = peered();
     unsent.configs.pop();
-    assert_eq!(unsent.seen().tunnel_endpoint(&rome(), &milan(), Some(&names)), Act::Nothing);
+    assert_eq!(unsent.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets)), Action::None);
 }
 
 #[test]
-fn names_that_dont_fit_make_no_tunnel_and_are_shown() {
+fn translated_cidrs_that_dont_fit_make_no_tunnel_and_are_reported() {
     let mut scene = peered();
     let answer = scene.configs[0].status.as_mut().unwrap();
     answer.pod_cidr_nat = Some("10.8.0.0/15".parse().unwrap());
-    let seen = scene.seen();
-    assert_eq!(seen.tunnel_endpoint(&rome(), &milan(), Some(&names())), Act::Nothing);
-    let status = seen.foreign_cluster_status(&rome(), &milan(), now()).unwrap();
+    let state = scene.state();
+    assert_eq!(state.tunnel_endpoint(&rome(), &milan(), Some(&subnets())), Action::None);
+    let status = state.foreign_cluster_status(&rome(), &milan(), now()).unwrap();
     let condition = &status.conditions[0];
     assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Error"));
     assert_eq!(
         condition.message,
-        "milan has given this cluster's networks names that don't fit: 10.0.0.0/16 can't be \
+        "milan has answered with translated CIDRs that don't fit: 10.0.0.0/16 can't be \
          translated to 10.8.0.0/15: a prefix of 16 bits of IPv4 and a prefix of 15 bits of IPv4 \
          differ, so addresses would lose their host part"
     );
 }
 
 #[test]
-fn what_the_gateway_says_in_the_tunnel_endpoint_is_none_of_our_business() {
-    let names = names();
+fn status_fields_of_the_gateway_do_not_change_the_tunnel_endpoint() {
+    let subnets = subnets();
     let mut scene = connected(ConnectionStatus::Connected);
-    assert_eq!(scene.seen().tunnel_endpoint(&rome(), &milan(), Some(&names)), Act::Nothing);
+    assert_eq!(scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets)), Action::None);
     scene.configs[1].spec.endpoint_ip = "192.0.2.77".parse().unwrap();
-    let act = scene.seen().tunnel_endpoint(&rome(), &milan(), Some(&names));
-    assert!(matches!(act, Act::Apply(_)));
+    let act = scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets));
+    assert!(matches!(act, Action::Apply(_)));
 }
 
 #[test]
-fn the_tunnel_goes_with_the_second_config() {
+fn the_tunnel_endpoint_is_deleted_with_the_second_config() {
     let mut scene = connected(ConnectionStatus::Connected);
     scene.configs.remove(0);
-    assert_eq!(scene.seen().tunnel_endpoint(&rome(), &milan(), Some(&names())), Act::Nothing);
-    assert!(!scene.seen().is_over(&rome(), &milan()));
+    assert_eq!(scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets())), Action::None);
+    assert!(!scene.state().is_over(&rome(), &milan()));
     scene.configs[0].metadata.deletion_timestamp = Some(Time(now()));
-    assert!(scene.seen().is_over(&rome(), &milan()));
-    let seen = scene.seen();
-    let Act::Delete(meta) = seen.tunnel_endpoint(&rome(), &milan(), None) else { panic!() };
+    assert!(scene.state().is_over(&rome(), &milan()));
+    let state = scene.state();
+    let Action::Delete(meta) = state.tunnel_endpoint(&rome(), &milan(), None) else { panic!() };
     assert_eq!(meta.name.as_deref(), Some("milan"));
 }
 
 #[test]
-fn a_config_for_another_cluster_is_not_ours_to_answer() {
+fn a_config_for_another_cluster_is_not_answered() {
     let mut scene = peered();
     scene.configs[1].spec.cluster_id = "turin-id".parse().unwrap();
-    assert_eq!(scene.seen().their_config(&rome(), &milan()), None);
+    assert_eq!(scene.state().their_config(&rome(), &milan()), None);
 }
 
 #[test]
-fn an_answer_to_other_networks_is_none() {
+fn an_answer_to_other_cidrs_is_ignored() {
     let mut scene = peered();
     let sent = scene.configs[0].spec.clone();
     let say = |scene: &mut Scene, pods: Option<&str>, external: Option<&str>| {
@@ -155,37 +156,37 @@ fn an_answer_to_other_networks_is_none() {
         status.pod_cidr = pods.map(|text| text.parse().unwrap());
         status.external_cidr = external.map(|text| text.parse().unwrap());
     };
-    assert!(scene.seen().answer(&milan()).is_some(), "it does not say to which");
+    assert!(scene.state().answer(&milan()).is_some(), "it does not name the CIDRs");
     let (pods, external) = (sent.pod_cidr.to_string(), sent.external_cidr.to_string());
     say(&mut scene, Some(&pods), Some(&external));
-    assert!(scene.seen().answer(&milan()).is_some());
+    assert!(scene.state().answer(&milan()).is_some());
     for (pods, external) in [("10.99.0.0/16", external.as_str()), (&pods, "10.99.0.0/16")] {
         say(&mut scene, Some(pods), Some(external));
-        assert_eq!(scene.seen().answer(&milan()), None);
-        let act = scene.seen().tunnel_endpoint(&rome(), &milan(), Some(&names()));
-        assert_eq!(act, Act::Nothing, "the tunnel waits for the new answer");
+        assert_eq!(scene.state().answer(&milan()), None);
+        let act = scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets()));
+        assert_eq!(act, Action::None, "the tunnel waits for the new answer");
     }
 }
 
 #[test]
 fn an_answer_is_given_once() {
     let mut config = peered().configs.remove(1);
-    let answer = answer_to(&config, &names()).unwrap();
+    let answer = answer_to(&config, &subnets()).unwrap();
     assert!(answer.processed);
     assert_eq!(answer.pod_cidr_nat, Some("10.8.0.0/16".parse().unwrap()));
     assert_eq!(answer.external_cidr_nat, Some(NatCidr::None));
-    assert_eq!(answer.pod_cidr, Some(config.spec.pod_cidr), "it says to which network");
+    assert_eq!(answer.pod_cidr, Some(config.spec.pod_cidr), "the answer names the CIDR");
     assert_eq!(answer.external_cidr, Some(config.spec.external_cidr));
     config.status = Some(answer);
-    assert_eq!(answer_to(&config, &names()), None);
+    assert_eq!(answer_to(&config, &subnets()), None);
     config.spec.pod_cidr = "10.99.0.0/16".parse().unwrap();
-    assert!(answer_to(&config, &names()).is_some(), "another network is answered again");
+    assert!(answer_to(&config, &subnets()).is_some(), "another CIDR is answered again");
 }
 
 #[test]
-fn people_are_told_what_the_tunnel_waits_for() {
+fn the_condition_names_the_missing_precondition() {
     let reason = |scene: &Scene, local: &Local| {
-        let status = scene.seen().foreign_cluster_status(local, &milan(), now()).unwrap();
+        let status = scene.state().foreign_cluster_status(local, &milan(), now()).unwrap();
         let [condition] = status.conditions.as_slice() else { panic!() };
         assert_eq!(condition.type_, TUNNEL_ENDPOINT);
         (condition.status.clone(), condition.reason.clone())
@@ -193,8 +194,8 @@ fn people_are_told_what_the_tunnel_waits_for() {
     let expect = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
     let mut scene = Scene::default();
     let status = scene.foreign_cluster.status.take();
-    let told = scene.seen().foreign_cluster_status(&rome(), &milan(), now());
-    assert_eq!(told, None, "first whether it is known");
+    let status_before = scene.state().foreign_cluster_status(&rome(), &milan(), now());
+    assert_eq!(status_before, None, "there is no status yet");
     scene.foreign_cluster.status = status;
     assert_eq!(reason(&scene, &rome()), expect("False", "NoPeering"));
     scene.requests = vec![request_to_milan()];
@@ -216,24 +217,24 @@ fn people_are_told_what_the_tunnel_waits_for() {
 #[test]
 fn a_status_is_written_once_and_keeps_the_time_of_the_last_change() {
     let mut scene = connected(ConnectionStatus::Connected);
-    let first = scene.seen().foreign_cluster_status(&rome(), &milan(), now()).unwrap();
+    let first = scene.state().foreign_cluster_status(&rome(), &milan(), now()).unwrap();
     let network = first.network.clone().unwrap();
     assert!(network.tunnel_endpoint.unwrap().available);
     scene.show(&first);
     let later = now() + jiff::SignedDuration::from_secs(60);
-    assert_eq!(scene.seen().foreign_cluster_status(&rome(), &milan(), later), None);
+    assert_eq!(scene.state().foreign_cluster_status(&rome(), &milan(), later), None);
     scene.endpoints = connected(ConnectionStatus::Error).endpoints;
-    let second = scene.seen().foreign_cluster_status(&rome(), &milan(), later).unwrap();
+    let second = scene.state().foreign_cluster_status(&rome(), &milan(), later).unwrap();
     assert_eq!(second.conditions[0].last_transition_time, Time(later));
     scene.show(&second);
     scene.endpoints = connected(ConnectionStatus::Connecting).endpoints;
     let even_later = later + jiff::SignedDuration::from_secs(60);
-    let third = scene.seen().foreign_cluster_status(&rome(), &milan(), even_later).unwrap();
+    let third = scene.state().foreign_cluster_status(&rome(), &milan(), even_later).unwrap();
     assert_eq!(third.conditions[0].last_transition_time, Time(later), "False all the time");
 }
 
 #[test]
-fn a_gateway_is_known_once_its_lease_says_everything() {
+fn a_gateway_is_known_once_its_lease_is_complete() {
     let mut annotations: std::collections::BTreeMap<_, _> = [
         ("net.liqo.io/endpoint-ip", "192.0.2.1"),
         ("net.liqo.io/port", "51840"),
@@ -246,7 +247,7 @@ fn a_gateway_is_known_once_its_lease_says_everything() {
     assert_eq!(Gateway::from_annotations(&annotations), None);
 }
 
-/// What rome sees of milan.
+/// The objects of milan in rome.
 #[derive(Clone)]
 struct Scene {
     foreign_cluster: ForeignCluster,
@@ -281,7 +282,7 @@ impl Scene {
         self.foreign_cluster.status.get_or_insert_default().conditions = vec![condition];
     }
 
-    /// As the API server merges what one controller says of the network.
+    /// Merges the network part into the status, as the API server does.
     fn show(&mut self, status: &ForeignClusterStatus) {
         self.authenticated(true);
         let there = self.foreign_cluster.status.get_or_insert_default();
@@ -289,8 +290,8 @@ impl Scene {
         there.conditions.extend(status.conditions.clone());
     }
 
-    fn seen(&self) -> Seen<'_> {
-        Seen {
+    fn state(&self) -> TenantState<'_> {
+        TenantState {
             namespace: "liqo-tenant-milan",
             foreign_cluster: Some(&self.foreign_cluster),
             requests: self.requests.iter().map(Request::from_resource).collect(),
@@ -300,7 +301,7 @@ impl Scene {
     }
 }
 
-/// Both have sent their NetworkConfig and got an answer.
+/// Both NetworkConfigs are sent and answered.
 fn peered() -> Scene {
     let local = rome();
     let mut ours =
@@ -321,8 +322,8 @@ fn peered() -> Scene {
 
 fn connected(status: ConnectionStatus) -> Scene {
     let mut scene = peered();
-    let act = scene.seen().tunnel_endpoint(&rome(), &milan(), Some(&names()));
-    let Act::Apply(mut endpoint) = act else { panic!() };
+    let act = scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets()));
+    let Action::Apply(mut endpoint) = act else { panic!() };
     let endpoint_status = endpoint.status.as_mut().unwrap();
     endpoint_status.connection = Some(Connection { status: Some(status), ..Connection::default() });
     endpoint_status.gateway_ip = Some("192.0.2.1".parse().unwrap());
@@ -330,7 +331,7 @@ fn connected(status: ConnectionStatus) -> Scene {
     scene
 }
 
-fn names() -> Subnets {
+fn subnets() -> Subnets {
     Subnets {
         remote_pod_cidr: Some(cidr("10.0.0.0/16")),
         remote_external_cidr: Some(cidr("10.1.0.0/16")),

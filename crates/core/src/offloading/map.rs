@@ -1,4 +1,4 @@
-//! The NamespaceMap that this cluster writes for another one.
+//! The NamespaceMap of this cluster for a peer.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use tombolo_api::offloading::{NamespaceOffloading, NamespaceOffloadingSpec};
 use tombolo_api::virtualkubelet::{NamespaceMap, NamespaceMapSpec};
 use tombolo_api::{ClusterId, ClusterName};
 
-use super::{MapFate, Target, selects};
+use super::{MapAction, Target, selects};
 
-/// Whether this cluster has made the map.
+/// Whether this cluster has created the map.
 pub fn is_ours(map: &NamespaceMap) -> bool {
     replicate_to(map).is_some()
 }
 
-/// Whether a map of ours is to be deleted, by what is to be done with the map for its cluster.
-pub fn is_left_over(map: &NamespaceMap, fate: MapFate) -> bool {
-    is_ours(map) && fate == MapFate::Remove && map.metadata.deletion_timestamp.is_none()
+/// Whether to delete a map: only those of this cluster that are not being deleted yet.
+pub fn must_be_deleted(map: &NamespaceMap, action: MapAction) -> bool {
+    is_ours(map) && action == MapAction::Remove && map.metadata.deletion_timestamp.is_none()
 }
 
-/// The map to apply for a cluster. None if the map that is there says so already, or is being
-/// deleted: then it is made again once it is gone.
+/// The map to apply for a peer. `None` if the existing one needs no change, or is being deleted: it
+/// is created again once it is gone.
 pub fn map_to_apply(
     home: &ClusterName,
     peer: &ClusterId,
@@ -28,8 +28,9 @@ pub fn map_to_apply(
     have: Option<&NamespaceMap>,
 ) -> Option<NamespaceMap> {
     let is_done = |have: &NamespaceMap| {
-        let leaves = have.metadata.deletion_timestamp.is_some();
-        leaves || have.spec.desired_mapping == desired && replicate_to(have) == Some(peer.as_str())
+        let terminating = have.metadata.deletion_timestamp.is_some();
+        terminating
+            || have.spec.desired_mapping == desired && replicate_to(have) == Some(peer.as_str())
     };
     if have.is_some_and(is_done) {
         return None;
@@ -39,22 +40,22 @@ pub fn map_to_apply(
     Some(map)
 }
 
-/// The part of a NamespaceOffloading that maps depend on.
+/// The part of a NamespaceOffloading on which maps depend.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wish<'a> {
+pub struct MapInput<'a> {
     spec: &'a NamespaceOffloadingSpec,
-    leaves: bool,
+    terminating: bool,
 }
 
-impl<'a> Wish<'a> {
-    /// What a NamespaceOffloading asks for.
+impl<'a> MapInput<'a> {
+    /// The input from a NamespaceOffloading.
     pub fn of(offloading: &'a NamespaceOffloading) -> Self {
-        let leaves = offloading.metadata.deletion_timestamp.is_some();
-        Self { spec: &offloading.spec, leaves }
+        let terminating = offloading.metadata.deletion_timestamp.is_some();
+        Self { spec: &offloading.spec, terminating }
     }
 
-    /// Whether the map for a cluster may depend on it.
-    pub fn concerns(&self, target: &Target) -> bool {
+    /// Whether the map for a cluster may depend on this input.
+    pub fn affects(&self, target: &Target) -> bool {
         selects(self.spec.cluster_selector.as_ref(), target)
     }
 }
@@ -73,7 +74,7 @@ mod tests {
         [("shop".to_owned(), "shop-rome".to_owned())].into()
     }
 
-    fn leaves<K: kube::Resource>(mut object: K) -> K {
+    fn terminating<K: kube::Resource>(mut object: K) -> K {
         object.meta_mut().deletion_timestamp =
             Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
         object
@@ -84,33 +85,36 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_written_only_if_it_says_something_else() {
+    fn a_map_is_applied_only_if_it_differs() {
         let map = apply("milan-id", None).unwrap();
         assert_eq!(map.metadata.name.as_deref(), Some("rome"));
         assert_eq!(map.spec.desired_mapping, desired());
         assert!(is_ours(&map));
         assert_eq!(apply("milan-id", Some(&map)), None);
-        assert!(apply("other-id", Some(&map)).is_some(), "it is for another cluster");
+        assert!(apply("other-id", Some(&map)).is_some(), "another peer");
         let mut other = map.clone();
         other.spec.desired_mapping.clear();
         assert!(apply("milan-id", Some(&other)).is_some());
-        assert_eq!(apply("milan-id", Some(&leaves(other))), None);
+        assert_eq!(apply("milan-id", Some(&terminating(other))), None);
     }
 
     #[test]
-    fn only_our_maps_are_left_over() {
+    fn only_maps_of_this_cluster_are_deleted() {
         let map = apply("milan-id", None).unwrap();
-        assert!(is_left_over(&map, MapFate::Remove));
-        for fate in [MapFate::Keep, MapFate::Drain] {
-            assert!(!is_left_over(&map, fate));
+        assert!(must_be_deleted(&map, MapAction::Remove));
+        for action in [MapAction::Keep, MapAction::Drain] {
+            assert!(!must_be_deleted(&map, action));
         }
-        assert!(!is_left_over(&leaves(map.clone()), MapFate::Remove), "it is deleted already");
+        assert!(
+            !must_be_deleted(&terminating(map.clone()), MapAction::Remove),
+            "it is deleted already"
+        );
         let theirs = NamespaceMap::new("milan", map.spec);
-        assert!(!is_left_over(&theirs, MapFate::Remove));
+        assert!(!must_be_deleted(&theirs, MapAction::Remove));
     }
 
     #[test]
-    fn a_wish_is_neither_the_status_nor_for_clusters_that_are_not_selected() {
+    fn maps_depend_on_the_spec_and_only_for_selected_clusters() {
         let offloading = |spec: Value, status: Value| -> NamespaceOffloading {
             serde_json::from_value(json!({
                 "metadata": { "name": "offloading", "namespace": "shop" },
@@ -127,15 +131,15 @@ mod tests {
             json!({ "clusters": [{ "clusterID": "milan-id", "phase": "Ready" }] }),
         );
         let selected = offloading(north, json!({}));
-        assert!(Wish::of(&all) == Wish::of(&reported));
-        assert!(Wish::of(&all) != Wish::of(&selected));
-        assert!(Wish::of(&all) != Wish::of(&leaves(all.clone())));
+        assert!(MapInput::of(&all) == MapInput::of(&reported));
+        assert!(MapInput::of(&all) != MapInput::of(&selected));
+        assert!(MapInput::of(&all) != MapInput::of(&terminating(all.clone())));
         let in_region = |region: &str| Target {
             node: "liqo-milan".into(),
             labels: [("region".to_owned(), region.to_owned())].into(),
         };
-        assert!(Wish::of(&selected).concerns(&in_region("north")));
-        assert!(!Wish::of(&selected).concerns(&in_region("south")));
-        assert!(Wish::of(&all).concerns(&in_region("south")));
+        assert!(MapInput::of(&selected).affects(&in_region("north")));
+        assert!(!MapInput::of(&selected).affects(&in_region("south")));
+        assert!(MapInput::of(&all).affects(&in_region("south")));
     }
 }

@@ -1,5 +1,5 @@
-//! What to do for one namespace of the home cluster: the quick way by a label, and the life of its
-//! NamespaceOffloading.
+//! The next step for a namespace of the home cluster: offloading by its label, and the lifecycle of
+//! its NamespaceOffloading.
 
 use k8s_openapi::api::core::v1::Namespace;
 use tombolo_api::names::{ENABLED, ENABLED_LABEL, MADE_FOR_ANNOTATION};
@@ -10,24 +10,24 @@ use super::{PeerMap, is_gone_everywhere};
 /// The next step for a namespace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NamespaceStep<'a> {
-    /// Make the NamespaceOffloading that the label stands for.
+    /// Create the NamespaceOffloading for the label.
     Create,
-    /// Delete the NamespaceOffloading, which was made for a label that is gone.
+    /// Delete the NamespaceOffloading: it was created for the label, which is gone.
     Delete(&'a NamespaceOffloading),
-    /// Let virtual nodes read the namespace, let its pods be scheduled to them, and report.
-    Establish(&'a NamespaceOffloading),
-    /// Only report: the namespace is being deleted.
+    /// Give virtual nodes access to the namespace, allow its pods on them, and update the status.
+    Offload(&'a NamespaceOffloading),
+    /// Only update the status: the namespace is being deleted.
     Report(&'a NamespaceOffloading),
-    /// Keep new pods in this cluster, and report. Virtual nodes need their rights until nothing is
-    /// left of the namespace in other clusters.
+    /// Keep new pods off virtual nodes, and update the status. Virtual nodes need their access
+    /// until all twins of the namespace are gone.
     Drain(&'a NamespaceOffloading),
-    /// Take the rights of virtual nodes away, and let the NamespaceOffloading go.
+    /// Remove the access of virtual nodes and the finalizer of the NamespaceOffloading.
     Release(&'a NamespaceOffloading),
-    /// The namespace is not offloaded: its pods are not to be scheduled to virtual nodes.
-    Leave,
+    /// The namespace is not offloaded: keep its pods off virtual nodes.
+    NotOffloaded,
 }
 
-/// Decides by all maps that report the namespace.
+/// Decides by the namespace, its NamespaceOffloading and all maps that report the namespace.
 pub fn namespace_step<'a>(
     namespace: &Namespace,
     offloading: Option<&'a NamespaceOffloading>,
@@ -36,11 +36,11 @@ pub fn namespace_step<'a>(
     let meta = &namespace.metadata;
     let label = meta.labels.as_ref().and_then(|labels| labels.get(ENABLED_LABEL));
     let is_enabled = label.is_some_and(|value| value == ENABLED);
-    let leaves = meta.deletion_timestamp.is_some();
+    let terminating = meta.deletion_timestamp.is_some();
     let name = meta.name.as_deref().unwrap_or_default();
     match offloading {
-        None if is_enabled && !leaves => NamespaceStep::Create,
-        None => NamespaceStep::Leave,
+        None if is_enabled && !terminating => NamespaceStep::Create,
+        None => NamespaceStep::NotOffloaded,
         Some(it) if it.metadata.deletion_timestamp.is_some() => {
             match is_gone_everywhere(name, maps) {
                 true => NamespaceStep::Release(it),
@@ -48,8 +48,8 @@ pub fn namespace_step<'a>(
             }
         }
         Some(it) if !is_enabled && is_made_for_label(it) => NamespaceStep::Delete(it),
-        Some(it) if leaves => NamespaceStep::Report(it),
-        Some(it) => NamespaceStep::Establish(it),
+        Some(it) if terminating => NamespaceStep::Report(it),
+        Some(it) => NamespaceStep::Offload(it),
     }
 }
 
@@ -65,22 +65,22 @@ mod tests {
 
     use super::*;
 
-    const LEAVES: Option<&str> = Some("2026-01-01T00:00:00Z");
+    const DELETED: Option<&str> = Some("2026-01-01T00:00:00Z");
 
-    fn namespace(label: Option<&str>, leaves: Option<&str>) -> Namespace {
+    fn namespace(label: Option<&str>, terminating: Option<&str>) -> Namespace {
         let labels = label.map(|value| json!({ ENABLED_LABEL: value }));
         serde_json::from_value(json!({
-            "metadata": { "name": "shop", "labels": labels, "deletionTimestamp": leaves },
+            "metadata": { "name": "shop", "labels": labels, "deletionTimestamp": terminating },
         }))
         .unwrap()
     }
 
-    fn offloading(made_for: Option<&str>, leaves: Option<&str>) -> NamespaceOffloading {
+    fn offloading(made_for: Option<&str>, terminating: Option<&str>) -> NamespaceOffloading {
         let annotations = made_for.map(|label| json!({ MADE_FOR_ANNOTATION: label }));
         serde_json::from_value(json!({
             "metadata": {
                 "name": "offloading", "namespace": "shop",
-                "annotations": annotations, "deletionTimestamp": leaves,
+                "annotations": annotations, "deletionTimestamp": terminating,
             },
             "spec": {},
         }))
@@ -95,26 +95,29 @@ mod tests {
     }
 
     #[test]
-    fn the_label_makes_a_namespace_offloading_and_takes_it_away() {
+    fn the_label_creates_and_deletes_a_namespace_offloading() {
         let (with, without) = (namespace(Some("true"), None), namespace(None, None));
         let made = offloading(Some(ENABLED_LABEL), None);
         assert_eq!(step(&with, None), NamespaceStep::Create);
-        assert_eq!(step(&with, Some(&made)), NamespaceStep::Establish(&made));
+        assert_eq!(step(&with, Some(&made)), NamespaceStep::Offload(&made));
         assert_eq!(step(&without, Some(&made)), NamespaceStep::Delete(&made));
-        assert_eq!(step(&without, None), NamespaceStep::Leave);
-        assert_eq!(step(&namespace(Some("false"), None), None), NamespaceStep::Leave);
-        assert_eq!(step(&namespace(Some("true"), LEAVES), None), NamespaceStep::Leave);
+        assert_eq!(step(&without, None), NamespaceStep::NotOffloaded);
+        assert_eq!(step(&namespace(Some("false"), None), None), NamespaceStep::NotOffloaded);
+        assert_eq!(step(&namespace(Some("true"), DELETED), None), NamespaceStep::NotOffloaded);
     }
 
     #[test]
-    fn what_a_user_made_stays_without_the_label() {
-        let users = offloading(None, None);
-        assert_eq!(step(&namespace(None, None), Some(&users)), NamespaceStep::Establish(&users));
-        assert_eq!(step(&namespace(None, LEAVES), Some(&users)), NamespaceStep::Report(&users));
+    fn a_namespace_offloading_of_the_user_stays_without_the_label() {
+        let by_user = offloading(None, None);
+        assert_eq!(step(&namespace(None, None), Some(&by_user)), NamespaceStep::Offload(&by_user));
+        assert_eq!(
+            step(&namespace(None, DELETED), Some(&by_user)),
+            NamespaceStep::Report(&by_user)
+        );
     }
 
     #[test]
-    fn it_goes_when_nothing_is_left_in_other_clusters() {
+    fn it_is_released_when_all_twins_are_gone() {
         let map: NamespaceMap = serde_json::from_value(json!({
             "metadata": { "name": "rome" },
             "spec": { "desiredMapping": {} },
@@ -124,11 +127,11 @@ mod tests {
         }))
         .unwrap();
         let left = [PeerMap { cluster: "milan-id".parse().unwrap(), map: &map }];
-        for namespace in [namespace(None, None), namespace(Some("true"), LEAVES)] {
-            let leaves = offloading(Some(ENABLED_LABEL), LEAVES);
-            let drains = namespace_step(&namespace, Some(&leaves), &left);
-            assert_eq!(drains, NamespaceStep::Drain(&leaves));
-            assert_eq!(step(&namespace, Some(&leaves)), NamespaceStep::Release(&leaves));
+        for namespace in [namespace(None, None), namespace(Some("true"), DELETED)] {
+            let terminating = offloading(Some(ENABLED_LABEL), DELETED);
+            let drains = namespace_step(&namespace, Some(&terminating), &left);
+            assert_eq!(drains, NamespaceStep::Drain(&terminating));
+            assert_eq!(step(&namespace, Some(&terminating)), NamespaceStep::Release(&terminating));
         }
     }
 }

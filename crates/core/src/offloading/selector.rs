@@ -1,10 +1,10 @@
-//! Whether a selector selects a cluster, as the scheduler would decide by its virtual node.
+//! Cluster selectors, evaluated as the scheduler does for the virtual node.
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement};
 
 use super::Target;
 
-/// Whether a cluster is selected. No selector selects all.
+/// Whether a cluster is selected. Without a selector, all clusters are.
 pub fn selects(selector: Option<&NodeSelector>, target: &Target) -> bool {
     let Some(selector) = selector else {
         return true;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_alternatives_and_requirements_are_not() {
+    fn terms_are_ored_and_requirements_anded() {
         let north = json!({ "key": "region", "operator": "In", "values": ["north"] });
         let zone = json!({ "key": "zone", "operator": "Exists" });
         assert!(!selected(&json!([{ "matchExpressions": [north, zone] }])));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_can_be_named() {
+    fn a_node_can_be_selected_by_name() {
         let named = |name: &str| {
             let field = json!({ "key": "metadata.name", "operator": "In", "values": [name] });
             selected(&json!([{ "matchFields": [field] }]))

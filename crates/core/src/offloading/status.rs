@@ -1,4 +1,4 @@
-//! What a NamespaceOffloading says of how far it has come.
+//! The status of a NamespaceOffloading.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,14 +20,14 @@ pub struct PeerMap<'a> {
 }
 
 impl<'a> PeerMap<'a> {
-    /// None if the map is not for another cluster, but from one.
+    /// `None` if the map was received from a peer.
     pub fn of(map: &'a NamespaceMap) -> Option<Self> {
         let cluster = map.metadata.labels.as_ref()?.get(REPLICATE_TO_LABEL)?;
         Some(Self { cluster: cluster.parse().ok()?, map })
     }
 }
 
-/// The status of a NamespaceOffloading, by all maps that report its namespace.
+/// The status of a NamespaceOffloading, from all maps that report its namespace.
 pub fn status(
     offloading: &NamespaceOffloading,
     maps: &[PeerMap<'_>],
@@ -53,18 +53,18 @@ pub fn status(
     NamespaceOffloadingStatus { clusters, conditions: vec![condition] }
 }
 
-/// Whether a namespace has no twin anywhere, and none is asked for.
+/// Whether a namespace has no twin in any cluster, and none is desired.
 pub fn is_gone_everywhere(namespace: &str, maps: &[PeerMap<'_>]) -> bool {
     maps.iter().all(|map| cluster(namespace, map).is_none())
 }
 
-/// The namespaces whose NamespaceOffloading depends on this map.
+/// The namespaces reported by a map.
 pub fn reported_namespaces(map: &NamespaceMap) -> BTreeSet<String> {
     reports(Some(map)).into_keys().map(str::to_owned).collect()
 }
 
-/// The namespaces whose NamespaceOffloading is to be looked at when a map changes.
-pub fn reported_otherwise(
+/// The namespaces with a different report after a change of a map.
+pub fn changed_namespaces(
     before: Option<&NamespaceMap>,
     after: Option<&NamespaceMap>,
 ) -> BTreeSet<String> {
@@ -86,8 +86,8 @@ fn reports(map: Option<&NamespaceMap>) -> BTreeMap<&str, OffloadedCluster> {
 const READY: &str = "Ready";
 
 fn cluster(namespace: &str, peer: &PeerMap<'_>) -> Option<OffloadedCluster> {
-    let leaves = peer.map.metadata.deletion_timestamp.is_some();
-    let desired = peer.map.spec.desired_mapping.get(namespace).filter(|_| !leaves);
+    let terminating = peer.map.metadata.deletion_timestamp.is_some();
+    let desired = peer.map.spec.desired_mapping.get(namespace).filter(|_| !terminating);
     let current = peer.map.status.as_ref().and_then(|status| status.current_mapping.get(namespace));
     let (name, phase, message) = match (desired, current) {
         (None, None) => return None,
@@ -100,7 +100,7 @@ fn cluster(namespace: &str, peer: &PeerMap<'_>) -> Option<OffloadedCluster> {
             (name, phase, current.message.clone())
         }
         (Some(name), _) => (name, OffloadingPhase::Pending, None),
-        // What was refused was never there.
+        // A refused twin never existed.
         (None, Some(current)) if current.phase == MappingPhase::Refused => return None,
         (None, Some(current)) => {
             (&current.remote_namespace, OffloadingPhase::Terminating, current.message.clone())
@@ -117,16 +117,16 @@ fn cluster(namespace: &str, peer: &PeerMap<'_>) -> Option<OffloadedCluster> {
 fn summary(clusters: &[OffloadedCluster]) -> (bool, &'static str, String) {
     let of = |phase| clusters.iter().filter(move |cluster| cluster.phase == phase);
     if clusters.is_empty() {
-        return (false, "NoClusters", "no cluster that is peered with is selected".into());
+        return (false, "NoClusters", "the cluster selector selects no peered cluster".into());
     }
     if let Some(failed) = of(OffloadingPhase::Failed).next() {
-        let why = failed.message.as_deref().unwrap_or("it does not say why");
+        let why = failed.message.as_deref().unwrap_or("no reason given");
         let cluster = &failed.cluster_id;
         return (false, "Refused", format!("cluster {cluster} refuses the namespace: {why}"));
     }
     let ready = of(OffloadingPhase::Ready).count();
     let all = clusters.len();
-    let message = format!("the namespace is there in {ready} of {all} clusters");
+    let message = format!("{ready} of {all} clusters have the twin namespace");
     if ready == all { (true, "Offloaded", message) } else { (false, "InProgress", message) }
 }
 
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_gone_when_no_map_knows_of_it() {
+    fn a_namespace_is_gone_if_no_map_reports_it() {
         let milan = || "milan-id".parse().unwrap();
         let gone =
             |map: &NamespaceMap| is_gone_everywhere("shop", &[PeerMap { cluster: milan(), map }]);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_the_condition_is_that_of_its_last_change() {
+    fn the_transition_time_changes_only_with_the_status() {
         let milan = "milan-id".parse().unwrap();
         let map = map(&json!({ "shop": "s" }), &json!({}));
         let maps = [PeerMap { cluster: milan, map: &map }];
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_about_the_namespaces_that_it_asks_for_or_still_has() {
+    fn a_map_reports_desired_and_remaining_namespaces() {
         let shop = json!({ "shop": "shop-rome" });
         let left = json!({
             "left": { "remoteNamespace": "left-rome", "phase": "Terminating" },
@@ -233,27 +233,31 @@ mod tests {
         });
         let names = |map: &NamespaceMap| reported_namespaces(map).into_iter().collect::<Vec<_>>();
         assert_eq!(names(&sent(&shop, &left)), ["left", "shop"]);
-        assert!(names(&map(&shop, &left)).is_empty(), "another cluster has sent it");
+        assert!(names(&map(&shop, &left)).is_empty(), "received from a peer");
     }
 
     #[test]
-    fn a_change_of_a_map_concerns_the_namespaces_that_it_says_something_else_of() {
+    fn a_change_of_a_map_affects_the_namespaces_with_a_different_report() {
         let desired = json!({ "shop": "shop-rome", "web": "web-rome" });
         let (before, after) =
             (sent(&desired, &json!({})), sent(&desired, &twin("shop-rome", "Accepted")));
         let changed = |before, after| -> Vec<String> {
-            reported_otherwise(before, after).into_iter().collect()
+            changed_namespaces(before, after).into_iter().collect()
         };
         assert_eq!(changed(Some(&before), Some(&after)), ["shop"]);
         assert!(changed(Some(&after), Some(&after)).is_empty());
-        assert_eq!(changed(None, Some(&after)), ["shop", "web"], "seen for the first time");
+        assert_eq!(changed(None, Some(&after)), ["shop", "web"], "new");
         assert_eq!(changed(Some(&after), None), ["shop", "web"], "gone");
-        let mut leaves = after.clone();
-        leaves.metadata.deletion_timestamp =
+        let mut terminating = after.clone();
+        terminating.metadata.deletion_timestamp =
             Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
-        assert_eq!(changed(Some(&after), Some(&leaves)), ["shop", "web"]);
+        assert_eq!(changed(Some(&after), Some(&terminating)), ["shop", "web"]);
         let mut other = after.clone();
         other.metadata.labels = None;
-        assert_eq!(changed(Some(&after), Some(&other)), ["shop", "web"], "not ours any more");
+        assert_eq!(
+            changed(Some(&after), Some(&other)),
+            ["shop", "web"],
+            "not of this cluster any more"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The namespaces that stand, in this cluster, for those of another: which to make, which to
-//! remove, and what to tell the other cluster. A namespace that is no twin of it is never touched.
+//! The twin namespaces of a peer in this cluster: which to create, which to delete, and the status
+//! of its NamespaceMap. Namespaces that are not twins of the peer are never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,45 +12,45 @@ use tombolo_api::virtualkubelet::{
     MappingPhase, NamespaceMap, NamespaceMapStatus, RemoteNamespace,
 };
 
-/// A namespace to have.
+/// A desired twin namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Twin {
     /// Name of the namespace in the home cluster.
     pub home: String,
-    /// Name of the namespace in this one.
+    /// Name of the twin in this cluster.
     pub name: String,
 }
 
-/// A namespace of this cluster.
+/// An existing namespace of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It stands for a namespace of the cluster in question.
+    /// A twin of the peer.
     Twin {
         /// Name of the namespace in the home cluster.
         home: String,
-        /// Whether it is on its way out.
-        leaves: bool,
+        /// Whether it is being deleted.
+        terminating: bool,
     },
-    /// It is somebody else's.
+    /// Any other namespace.
     Foreign,
 }
 
-/// What to do for one NamespaceMap.
+/// The plan for one NamespaceMap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TwinPlan {
-    /// Namespaces to make.
-    pub make: Vec<Twin>,
-    /// Namespaces that are there, and whose contents are to be kept.
+    /// Namespaces to create.
+    pub create: Vec<Twin>,
+    /// Existing namespaces to keep.
     pub keep: Vec<Twin>,
-    /// Names of the namespaces to delete.
+    /// Names of namespaces to delete.
     pub delete: Vec<String>,
-    /// What the map's status says, as things are.
+    /// The status of the map.
     pub status: NamespaceMapStatus,
-    /// Whether the map is being deleted, and none of its twins is left.
+    /// Whether to remove the finalizer: the map is being deleted, and no twin is left.
     pub release: bool,
 }
 
-/// The cluster whose namespace this one stands for.
+/// The home cluster of a twin namespace.
 pub fn home_cluster(namespace: &Namespace) -> Option<ClusterId> {
     let label = namespace.metadata.labels.as_ref()?.get(REMOTE_CLUSTER_ID_LABEL)?;
     home_namespace(namespace).and_then(|_| label.parse().ok())
@@ -60,71 +60,71 @@ fn home_namespace(namespace: &Namespace) -> Option<&String> {
     namespace.metadata.annotations.as_ref()?.get(HOME_NAMESPACE_ANNOTATION)
 }
 
-/// What a namespace is to a cluster.
-pub fn is_twin(namespace: &Namespace, home: &ClusterId) -> Existing {
+/// Classifies a namespace as a twin of this home cluster or not.
+pub fn classify(namespace: &Namespace, home: &ClusterId) -> Existing {
     let is_of_home = home_cluster(namespace).as_ref() == Some(home);
     match home_namespace(namespace).filter(|_| is_of_home) {
         Some(name) => Existing::Twin {
             home: name.clone(),
-            leaves: namespace.metadata.deletion_timestamp.is_some(),
+            terminating: namespace.metadata.deletion_timestamp.is_some(),
         },
         None => Existing::Foreign,
     }
 }
 
-/// Decides for the map that a cluster has sent. `existing` has all twins of that cluster and every
-/// other namespace with a name that the map asks for.
+/// The plan for a map received from a peer. `existing` has all twins of the peer and every other
+/// namespace whose name is in the map.
 pub fn twins(map: &NamespaceMap, existing: &BTreeMap<String, Existing>) -> TwinPlan {
     let none = BTreeMap::new();
-    let leaves = map.metadata.deletion_timestamp.is_some();
-    let desired = if leaves { &none } else { &map.spec.desired_mapping };
+    let terminating = map.metadata.deletion_timestamp.is_some();
+    let desired = if terminating { &none } else { &map.spec.desired_mapping };
     let mut plan = TwinPlan::default();
     let mut wanted = BTreeSet::new();
     for (home, name) in desired {
         let twin = || Twin { home: home.clone(), name: name.clone() };
         let (phase, message) = match existing.get(name) {
-            _ if is_reserved(name) => refused(format!(
-                "the name {name} is kept for the cluster itself: choose another one"
-            )),
-            _ if wanted.contains(name) => {
-                refused(format!("{name} already stands for another namespace of the same cluster"))
+            _ if is_reserved(name) => {
+                refused(format!("the name {name} is reserved: choose another one"))
             }
+            _ if wanted.contains(name) => refused(format!(
+                "{name} is already the twin of another namespace of the same cluster"
+            )),
             Some(Existing::Twin { home: other, .. }) if other != home => refused(format!(
-                "{name} already stands for the namespace {other} of the same cluster"
+                "{name} is already the twin of the namespace {other} of the same cluster"
             )),
             Some(Existing::Foreign) => refused(format!(
-                "there is a namespace {name} already, which was not made for this: choose \
-                 another name or remove it"
+                "the namespace {name} exists already and is not a twin: choose another name or \
+                 delete it"
             )),
-            Some(Existing::Twin { leaves: true, .. }) => {
+            Some(Existing::Twin { terminating: true, .. }) => {
                 wanted.insert(name);
                 (MappingPhase::Terminating, None)
             }
-            Some(Existing::Twin { leaves: false, .. }) => {
+            Some(Existing::Twin { terminating: false, .. }) => {
                 wanted.insert(name);
                 plan.keep.push(twin());
                 (MappingPhase::Accepted, None)
             }
             None => {
                 wanted.insert(name);
-                plan.make.push(twin());
+                plan.create.push(twin());
                 continue;
             }
         };
         plan.status.current_mapping.insert(home.clone(), remote(name, phase, message));
     }
     for (name, existing) in existing {
-        let Existing::Twin { home, leaves } = existing else { continue };
+        let Existing::Twin { home, terminating } = existing else { continue };
         if wanted.contains(name) {
             continue;
         }
-        if !leaves {
+        if !terminating {
             plan.delete.push(name.clone());
         }
         let gone = || remote(name, MappingPhase::Terminating, None);
         plan.status.current_mapping.entry(home.clone()).or_insert_with(gone);
     }
-    plan.release = leaves && plan.status.current_mapping.is_empty();
+    plan.release = terminating && plan.status.current_mapping.is_empty();
     plan
 }
 
@@ -136,7 +136,7 @@ fn refused(message: String) -> (MappingPhase, Option<String>) {
     (MappingPhase::Refused, Some(message))
 }
 
-/// Names that nobody from outside gets, also while there is no such namespace.
+/// Names that no twin may have, even if there is no such namespace.
 fn is_reserved(name: &str) -> bool {
     [NAMESPACE, AUTH_NAMESPACE, "default"].contains(&name)
         || name.starts_with("kube-")
@@ -149,11 +149,11 @@ mod tests {
 
     use super::*;
 
-    fn map(desired: &Value, leaves: bool) -> NamespaceMap {
+    fn map(desired: &Value, terminating: bool) -> NamespaceMap {
         serde_json::from_value(json!({
             "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
             "metadata": {
-                "name": "rome", "deletionTimestamp": leaves.then_some("2026-01-01T00:00:00Z"),
+                "name": "rome", "deletionTimestamp": terminating.then_some("2026-01-01T00:00:00Z"),
             },
             "spec": { "desiredMapping": desired },
         }))
@@ -164,8 +164,8 @@ mod tests {
         namespaces.iter().map(|(name, what)| ((*name).to_owned(), what.clone())).collect()
     }
 
-    fn twin_of(home: &str, leaves: bool) -> Existing {
-        Existing::Twin { home: home.into(), leaves }
+    fn twin_of(home: &str, terminating: bool) -> Existing {
+        Existing::Twin { home: home.into(), terminating }
     }
 
     fn phases(plan: &TwinPlan) -> Vec<(&str, &str, MappingPhase)> {
@@ -174,22 +174,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_made_and_then_accepted() {
+    fn a_missing_twin_is_created_and_then_accepted() {
         let map = map(&json!({ "shop": "shop-rome" }), false);
         let twin = Twin { home: "shop".into(), name: "shop-rome".into() };
         let plan = twins(&map, &there(&[]));
-        assert_eq!((plan.make.as_slice(), phases(&plan)), ([twin.clone()].as_slice(), vec![]));
+        assert_eq!((plan.create.as_slice(), phases(&plan)), ([twin.clone()].as_slice(), vec![]));
         let plan = twins(&map, &there(&[("shop-rome", twin_of("shop", false))]));
         assert_eq!(plan.keep, [twin]);
         assert_eq!(phases(&plan), [("shop", "shop-rome", MappingPhase::Accepted)]);
     }
 
     #[test]
-    fn what_is_somebody_elses_is_refused_and_never_touched() {
+    fn other_namespaces_are_refused_and_never_touched() {
         for existing in [Existing::Foreign, twin_of("other", false)] {
             let desired = json!({ "shop": "mine", "other": "mine" });
             let plan = twins(&map(&desired, false), &there(&[("mine", existing.clone())]));
-            assert!(plan.make.is_empty() && plan.delete.is_empty());
+            assert!(plan.create.is_empty() && plan.delete.is_empty());
             let refused = &plan.status.current_mapping["shop"];
             assert_eq!(refused.phase, MappingPhase::Refused);
             assert!(refused.message.is_some());
@@ -203,13 +203,13 @@ mod tests {
     fn reserved_names_are_refused() {
         for name in ["kube-system", "kube-x", "liqo", "liqo-auth", "liqo-tenant-x", "default"] {
             let plan = twins(&map(&json!({ "shop": name }), false), &there(&[]));
-            assert_eq!(plan.make, []);
+            assert_eq!(plan.create, []);
             assert_eq!(phases(&plan), [("shop", name, MappingPhase::Refused)]);
         }
     }
 
     #[test]
-    fn what_nobody_asks_for_any_more_goes() {
+    fn undesired_twins_are_deleted() {
         let there = there(&[
             ("a", twin_of("shop", false)),
             ("b", twin_of("old", true)),
@@ -218,7 +218,7 @@ mod tests {
         for map in [map(&json!({}), false), map(&json!({ "shop": "a", "new": "n" }), true)] {
             let plan = twins(&map, &there);
             assert_eq!(plan.delete, ["a"]);
-            assert!(plan.make.is_empty());
+            assert!(plan.create.is_empty());
             assert!(!plan.release, "twins are left");
             assert_eq!(
                 phases(&plan),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_leaves_is_released_when_no_twin_is_left() {
+    fn a_terminating_map_is_released_when_no_twin_is_left() {
         let desired = json!({ "shop": "a" });
         let foreign = there(&[("a", Existing::Foreign)]);
         assert!(twins(&map(&desired, true), &foreign).release);
@@ -236,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_out_is_made_again_only_when_it_is_gone() {
+    fn a_terminating_twin_is_created_again_only_when_it_is_gone() {
         let plan =
             twins(&map(&json!({ "shop": "a" }), false), &there(&[("a", twin_of("shop", true))]));
-        assert!(plan.make.is_empty() && plan.delete.is_empty());
+        assert!(plan.create.is_empty() && plan.delete.is_empty());
         assert_eq!(phases(&plan), [("shop", "a", MappingPhase::Terminating)]);
     }
 
@@ -252,11 +252,11 @@ mod tests {
         let (label, annotation) = (REMOTE_CLUSTER_ID_LABEL, HOME_NAMESPACE_ANNOTATION);
         let both = json!({ "labels": { label: "rome-id" }, "annotations": { annotation: "shop" } });
         assert_eq!(home_cluster(&namespace(both.clone())).as_ref(), Some(&rome));
-        assert_eq!(is_twin(&namespace(both), &rome), twin_of("shop", false));
+        assert_eq!(classify(&namespace(both), &rome), twin_of("shop", false));
         let other = json!({ "labels": { label: "other" }, "annotations": { annotation: "shop" } });
-        assert_eq!(is_twin(&namespace(other), &rome), Existing::Foreign);
+        assert_eq!(classify(&namespace(other), &rome), Existing::Foreign);
         let label_only = json!({ "labels": { label: "rome-id" } });
         assert_eq!(home_cluster(&namespace(label_only.clone())), None);
-        assert_eq!(is_twin(&namespace(label_only), &rome), Existing::Foreign);
+        assert_eq!(classify(&namespace(label_only), &rome), Existing::Foreign);
     }
 }

@@ -1,4 +1,4 @@
-//! The milestones of an outgoing peering, in the order in which people wait for them.
+//! The milestones of an outgoing peering, in the order in which the CLI reports them.
 
 use k8s_openapi::api::core::v1::Node;
 use tombolo_api::{discovery::RequestState, net::TunnelEndpoint};
@@ -9,26 +9,26 @@ use crate::{network::is_connected, node::is_ready};
 /// A milestone of an outgoing peering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Milestone {
-    /// The other cluster has given this one an identity.
+    /// The peer has issued an identity to this cluster.
     Identity,
-    /// The other cluster has accepted the request.
+    /// The peer has accepted the request.
     Acceptance,
-    /// The offer has come.
+    /// The peer has sent its offer.
     Offer,
-    /// Both clusters have agreed on networks.
+    /// Both clusters have agreed on their networks.
     Networks,
-    /// The tunnel carries packets.
+    /// The tunnel is connected.
     Tunnel,
     /// The virtual node is ready.
     Node,
 }
 
 impl Milestone {
-    /// All of them, in their order.
+    /// All milestones, in order.
     pub const ALL: [Self; 6] =
         [Self::Identity, Self::Acceptance, Self::Offer, Self::Networks, Self::Tunnel, Self::Node];
 
-    /// The first one that is missing. A later one can be reached before it.
+    /// The first milestone that is missing. Later ones may be reached already.
     pub fn missing(
         there: &Outgoing<'_>,
         tunnel: Option<&TunnelEndpoint>,
@@ -56,7 +56,7 @@ mod tests {
     use crate::view::{Offer, Request};
 
     #[test]
-    fn one_milestone_comes_after_the_other() {
+    fn milestones_are_reached_in_order() {
         let mut there = Outgoing { join: true, ..Outgoing::default() };
         assert_eq!(Milestone::missing(&there, None, None), Some(Milestone::Identity));
         there.authenticated = true;

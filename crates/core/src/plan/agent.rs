@@ -1,5 +1,5 @@
-//! What a node needs so that its pods reach other clusters, and are reached from there: the overlay
-//! to the other nodes, the ways to the gateway, and addresses that nobody changes on the way.
+//! The plan of a node, which connects its pods with other clusters: the overlay to the other nodes,
+//! the routes to the gateway, and rules against source NAT on the way.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,14 +20,14 @@ use super::{
 };
 use crate::translate::{Networks, Rewrites};
 
-/// What the plan of a node depends on.
+/// The inputs of the plan of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
     /// Address of the node.
     pub node: Ipv4Addr,
     /// MTU of the node's own network.
     pub mtu: u32,
-    /// All nodes of the cluster that are no virtual ones.
+    /// All nodes of the cluster except virtual ones.
     pub nodes: Vec<Node>,
     /// Address of the node with the active gateway.
     pub gateway: Option<Ipv4Addr>,
@@ -40,12 +40,12 @@ pub struct Inputs {
 pub struct Node {
     /// Its address.
     pub address: Ipv4Addr,
-    /// Networks of its pods.
+    /// Its PodCIDRs.
     pub pods: Vec<Ipv4Net>,
 }
 
 impl Node {
-    /// What matters of a node; nothing where it is a virtual one or has no address yet.
+    /// The fields that the plan needs. `None` for a virtual node or one without an IPv4 address.
     pub fn of(node: &k8s_openapi::api::core::v1::Node) -> Option<Self> {
         let labels = node.metadata.labels.as_ref();
         if labels.is_some_and(|it| it.get(TYPE_LABEL).is_some_and(|of| of == VIRTUAL_NODE)) {
@@ -78,7 +78,7 @@ pub fn plan(inputs: &Inputs) -> Namespace {
     }
 }
 
-/// What belongs to the agent on a node.
+/// The interfaces and tables of the agent on a node.
 pub fn owned() -> Owned {
     Owned {
         links: [OVERLAY.into()].into(),
@@ -87,7 +87,7 @@ pub fn owned() -> Owned {
     }
 }
 
-/// Whether what a gateway made on this node has to go: another node has the gateway by now.
+/// Whether to remove the remains of a gateway on this node: it runs on another node now.
 pub fn is_former_gateway(inputs: &Inputs) -> bool {
     inputs.gateway.is_some_and(|gateway| gateway != inputs.node)
 }
@@ -123,7 +123,7 @@ fn address(inputs: &Inputs) -> Address {
     Address { link: OVERLAY.into(), address: address.into() }
 }
 
-/// The ways to the peers, and to the gateway itself, which reports packets that are too large.
+/// The routes to the peers, and to the gateway, which sends ICMP errors for oversized packets.
 fn to_peers(inputs: &Inputs) -> impl Iterator<Item = Route> {
     let mtu = Some(tunnel_mtu(inputs.mtu));
     let hop = match inputs.gateway {
@@ -141,15 +141,15 @@ fn to_peers(inputs: &Inputs) -> impl Iterator<Item = Route> {
             to: to.into(),
             via: Some(via.into()),
             link: link.into(),
-            // What a process of the node sends has the address by which others know the node.
+            // Packets of processes of the node get its own address as source.
             source: mtu.map(|_| inputs.node.into()),
             mtu,
         })
     })
 }
 
-/// On the gateway's node: what comes from a tunnel goes to other nodes over the overlay, not by the
-/// routes of the pods' network, where it would be taken for forged.
+/// Routes on the gateway's node: packets from a tunnel reach other nodes over the overlay. On the
+/// routes of the CNI plugin, reverse path filters would drop them.
 fn from_tunnel(inputs: &Inputs) -> impl Iterator<Item = Route> {
     let route = |to: Ipv4Net, via: Option<Ipv4Addr>| Route {
         table: FROM_TUNNEL,
@@ -167,7 +167,7 @@ fn from_tunnel(inputs: &Inputs) -> impl Iterator<Item = Route> {
     is_gateway(inputs).then(|| nodes.chain([route(overlay::NETWORK, None)])).into_iter().flatten()
 }
 
-/// While there is no way to the gateway, what is for peers goes nowhere else: it would leave the
+/// Without a route to the gateway, peers are unreachable: packets to them must not leave the
 /// cluster by the node's default route.
 fn rules(inputs: &Inputs) -> BTreeSet<Rule> {
     let cidrs = || inputs.peers.values().flat_map(peer_cidrs).map(IpNet::V4);
@@ -191,8 +191,8 @@ fn fdb(node: Ipv4Addr) -> Fdb {
     Fdb { link: OVERLAY.into(), mac: overlay::mac(node), node: node.into() }
 }
 
-/// Addresses of pods stay as they are, whatever the pods' network or kube-proxy would do later;
-/// what is no pod gets the node's address in the overlay, to which answers find back.
+/// Addresses of pods are exempt from source NAT by the CNI plugin and kube-proxy. Other sources get
+/// the node's address in the overlay, to which replies are routed back.
 fn table(inputs: &Inputs) -> nft::Table {
     let ours = format!("{PREFIX}*");
     let input = || Match::Input(ours.clone());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_node_is_no_part_of_the_overlay() {
+    fn a_virtual_node_is_not_part_of_the_overlay() {
         let node = |labels| {
             serde_json::from_value(serde_json::json!({
                 "metadata": { "name": "node", "labels": labels },
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_leaves_a_node_for_another_one() {
+    fn a_gateway_that_moved_leaves_remains_on_its_former_node() {
         assert!(!is_former_gateway(&inputs(11)));
         assert!(is_former_gateway(&inputs(12)));
         assert!(!is_former_gateway(&Inputs { gateway: None, ..inputs(12) }), "it may come back");

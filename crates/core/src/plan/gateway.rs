@@ -1,4 +1,4 @@
-//! What a gateway needs: the way from its node into its network namespace and on into the tunnels,
+//! The plan of a gateway: the routes from its node through its network namespace into the tunnels,
 //! and the rules that translate addresses between this cluster and each peer.
 
 use std::{
@@ -17,10 +17,10 @@ use super::{
 };
 use crate::translate::{Arrival, Destination, Mappings, Networks, Packet, Rewrites, Source};
 
-/// What the plan of a gateway depends on.
+/// The inputs of the plan of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
-    /// MTU of the network of the gateway's node.
+    /// MTU of the gateway's node.
     pub mtu: u32,
     /// The peers.
     pub peers: BTreeMap<ClusterId, Peer>,
@@ -29,11 +29,11 @@ pub struct Inputs {
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The networks on both sides.
+    /// The networks of both clusters.
     pub networks: Networks,
-    /// Where its gateway listens.
+    /// Endpoint of its gateway.
     pub endpoint: SocketAddr,
-    /// Its gateway's key.
+    /// Public key of its gateway.
     pub public_key: PublicKey,
     /// Mapped endpoints of this cluster, by their address in the peer.
     pub mappings: Mappings,
@@ -46,31 +46,31 @@ pub struct PublicKey(pub [u8; 32]);
 /// The plan of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// In the node's network namespace.
+    /// The part in the node's network namespace.
     pub host: Namespace,
-    /// In the gateway's own.
+    /// The part in the gateway's network namespace.
     pub gateway: Namespace,
-    /// The tunnels, by the other side's key.
+    /// The tunnels, by the public key of the peer.
     pub tunnels: BTreeMap<PublicKey, Tunnel>,
 }
 
 /// A tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Where the other side listens.
+    /// Endpoint of the peer.
     pub endpoint: SocketAddr,
-    /// Addresses that are on the other side.
+    /// Allowed addresses, as in `AllowedIPs` of WireGuard.
     pub allowed: BTreeSet<IpNet>,
 }
 
-/// A connection through the gateway, as the kernel tracks it.
+/// A connection through the gateway, as tracked by conntrack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Who opened it.
+    /// Source.
     pub from: IpAddr,
-    /// To where.
+    /// Destination before translation.
     pub to: IpAddr,
-    /// Who answers.
+    /// Source of the replies: the destination after translation.
     pub answers: IpAddr,
 }
 
@@ -95,7 +95,7 @@ pub fn plan(inputs: &Inputs) -> Plan {
     Plan { host: host(inputs), gateway: gateway(inputs), tunnels: tunnels(inputs) }
 }
 
-/// The peers of a plan that have the networks and addresses that the data plane can serve.
+/// The peers whose networks and addresses are IPv4, the only family of the data plane.
 fn peers(inputs: &Inputs) -> impl Iterator<Item = V4Peer<'_>> {
     inputs.peers.iter().filter_map(|(id, peer)| V4Peer::new(id, peer))
 }
@@ -215,7 +215,7 @@ fn table(inputs: &Inputs, mtu: u32) -> Table {
     let mut prerouting = Chain::base("prerouting", Kind::Nat, Place::Prerouting, DSTNAT);
     let mut forward = Chain::base("forward", Kind::Filter, Place::Forward, 0);
     let mut postrouting = Chain::base("postrouting", Kind::Nat, Place::Postrouting, SRCNAT);
-    // The gateway's own ICMP errors belong to no connection that could be translated.
+    // ICMP errors of the gateway itself belong to no connection, so NAT does not translate them.
     let mut errors = Chain::base("errors", Kind::Filter, Place::Postrouting, SRCNAT + 200);
     forward.rules = before_peers(mtu);
     for peer in peers(inputs) {
@@ -246,7 +246,7 @@ fn map_name(id: &ClusterId) -> String {
     format!("mappings-{id}")
 }
 
-/// The rule for a source of what goes to a peer, unless it is not IPv4.
+/// The rule for the source of packets to a peer. `None` if it is not IPv4.
 fn source(rewrite: Source) -> Option<Rule> {
     Some(match rewrite {
         Source::Pod(pods) => {
@@ -261,8 +261,8 @@ fn source(rewrite: Source) -> Option<Rule> {
     })
 }
 
-/// The rule, if there has to be one, for a destination of what comes from a peer, unless it is not
-/// IPv4. What no rule is for is let through if it is for a pod, and rejected if not.
+/// The rule, if one is needed, for the destination of packets from a peer. `None`: not IPv4.
+/// Packets without a rule are accepted if they go to a pod, otherwise rejected.
 fn destination(rewrite: Destination, map: Option<String>) -> Option<Option<Rule>> {
     Some(match rewrite {
         Destination::Mapped => map.map(|map| rule([], Action::DestinationByMap(map))),
@@ -287,7 +287,7 @@ fn address(ip: IpAddr) -> Option<Ipv4Addr> {
 
 fn before_peers(mtu: u32) -> Vec<Rule> {
     let segment = u16::try_from(mtu.saturating_sub(40)).unwrap_or(u16::MAX);
-    // What is for no peer would go back to the node, which would send it here again.
+    // Packets to no peer would loop between the node and the gateway.
     let back = [Match::Input(GATEWAY.into()), Match::Output(GATEWAY.into())];
     vec![
         rule(back, Action::Reject),

@@ -1,5 +1,5 @@
-//! Interfaces, addresses, routes, rules, neighbours: plain values that describe one network
-//! namespace, and the difference between two of them.
+//! Interfaces, addresses, routes, rules and neighbours of a network namespace as plain values, and
+//! the difference between two states.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +11,10 @@ use ipnet::IpNet;
 
 use super::nft;
 
-/// What one component wants in one network namespace.
+/// The desired state of one component in one network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace {
-    /// What belongs to the component, and goes when it is not listed below.
+    /// The scope of the component: anything in it that is not listed below is removed.
     pub owned: Owned,
     /// Interfaces.
     pub links: Vec<Link>,
@@ -24,9 +24,9 @@ pub struct Namespace {
     pub routes: BTreeSet<Route>,
     /// Routing rules.
     pub rules: BTreeSet<Rule>,
-    /// Neighbours: which MAC address has which address.
+    /// Neighbours: MAC addresses by IP address.
     pub neighbours: BTreeSet<Neighbour>,
-    /// Forwarding entries of the overlay: behind which node is which MAC address.
+    /// Forwarding entries of the overlay: nodes by MAC address.
     pub fdb: BTreeSet<Fdb>,
     /// Kernel parameters, by their path under `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
@@ -34,15 +34,15 @@ pub struct Namespace {
     pub table: Option<nft::Table>,
 }
 
-/// What belongs to a component in a network namespace.
+/// The scope of a component in a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owned {
-    /// These interfaces, and addresses, neighbours and routes of the main table on them. Where an
-    /// interface is made by somebody else, what is on it still belongs to us.
+    /// Interfaces, with their addresses, neighbours and routes in the main table. This includes
+    /// interfaces that are created elsewhere.
     pub links: BTreeSet<String>,
-    /// These routing tables, and rules that lead there or have their numbers as priority.
+    /// Routing tables, and the rules that select them or have their numbers as priority.
     pub tables: BTreeSet<u32>,
-    /// The nftables table of this name, if any.
+    /// Name of the nftables table, if any.
     pub table: Option<String>,
 }
 
@@ -51,20 +51,20 @@ pub struct Owned {
 pub struct Link {
     /// Name.
     pub name: String,
-    /// Largest packet.
+    /// MTU.
     pub mtu: u32,
-    /// What to make where it is missing.
+    /// Its type, to create it if it is missing.
     pub kind: LinkKind,
 }
 
-/// What an interface is made of.
+/// The type of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkKind {
-    /// Somebody else makes it.
+    /// It is created elsewhere.
     Given,
-    /// A VXLAN without learning.
+    /// A VXLAN without learning of addresses.
     Vxlan {
-        /// Number.
+        /// VXLAN network identifier.
         vni: u32,
         /// UDP port.
         port: u16,
@@ -80,7 +80,7 @@ pub enum LinkKind {
 pub struct Address {
     /// The interface.
     pub link: String,
-    /// Address and length of its prefix.
+    /// Address and prefix length.
     pub address: IpNet,
 }
 
@@ -89,32 +89,32 @@ pub struct Address {
 pub struct Route {
     /// Routing table.
     pub table: u32,
-    /// Where to.
+    /// Destination.
     pub to: IpNet,
-    /// Next hop, taken to be on the link.
+    /// Next hop, `onlink`.
     pub via: Option<IpAddr>,
     /// The interface.
     pub link: String,
     /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// Largest packet.
+    /// MTU.
     pub mtu: Option<u32>,
 }
 
 /// A routing rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
-    /// Smaller ones come first.
+    /// Priority: smaller values first.
     pub priority: u32,
-    /// Routing table that it leads to; if none, there is no way.
+    /// Routing table to look up; `None` for `unreachable`.
     pub table: Option<u32>,
-    /// Only for this destination.
+    /// Destination to match.
     pub to: Option<IpNet>,
-    /// Only for what comes in here.
+    /// Input interface to match.
     pub input: Option<String>,
 }
 
-/// The MAC address of an address.
+/// A neighbour entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Neighbour {
     /// The interface.
@@ -125,7 +125,7 @@ pub struct Neighbour {
     pub mac: Mac,
 }
 
-/// The node behind which a MAC address of the overlay is.
+/// A forwarding entry of the overlay: the node of a MAC address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fdb {
     /// The interface.
@@ -140,18 +140,18 @@ pub struct Fdb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
-/// What has to be done to get from one state to another.
+/// The changes from one state to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes<T> {
-    /// To be taken away, after the others are there.
+    /// To be removed, after the others are in place.
     pub remove: Vec<T>,
-    /// To be put there, or to replace what is there under the same key.
+    /// To be added, or to replace the object with the same key.
     pub put: Vec<T>,
 }
 
-/// Something of which there is one under each key.
+/// An object with a unique key.
 pub trait Keyed {
-    /// What it is known by.
+    /// Type of the key.
     type Key<'a>: Ord
     where
         Self: 'a;
@@ -160,7 +160,7 @@ pub trait Keyed {
     fn key(&self) -> Self::Key<'_>;
 }
 
-/// The difference between what is there and what should be.
+/// The changes from the actual to the desired state.
 pub fn diff<T: Keyed + Ord + Clone>(have: &BTreeSet<T>, want: &BTreeSet<T>) -> Changes<T> {
     let wanted: BTreeSet<_> = want.iter().map(Keyed::key).collect();
     Changes {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_same_key_is_replaced_not_removed() {
+    fn objects_with_the_same_key_are_replaced_not_removed() {
         let have = [neighbour(1, 1), neighbour(2, 2)].into();
         let want = [neighbour(1, 9), neighbour(3, 3)].into();
         let changes = diff(&have, &want);
@@ -296,7 +296,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_difference_leads_from_one_to_the_other(
+        fn the_changes_lead_from_one_state_to_the_other(
             have in prop::collection::btree_map(0u8..8, 0u8..3, 0..8),
             want in prop::collection::btree_map(0u8..8, 0u8..3, 0..8),
         ) {

@@ -1,5 +1,5 @@
-//! A small model of an nftables table: just what our tables are made of. It prints itself the way
-//! `nft` does, for tests and for people.
+//! A small model of an nftables table, with only the parts that the product uses. `Display` prints
+//! it like `nft`.
 
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
@@ -12,7 +12,7 @@ pub struct Table {
     pub name: String,
     /// Maps, by name.
     pub maps: BTreeMap<String, BTreeMap<Ipv4Addr, Ipv4Addr>>,
-    /// Chains. One that another leads to comes before it.
+    /// Chains. The target of a `goto` comes before its caller.
     pub chains: Vec<Chain>,
 }
 
@@ -21,132 +21,132 @@ pub struct Table {
 pub struct Chain {
     /// Name.
     pub name: String,
-    /// Where it is called, unless only by other chains.
+    /// Hook of a base chain. `None` for a regular chain, which is called by others.
     pub hook: Option<Hook>,
     /// Rules, in order.
     pub rules: Vec<Rule>,
 }
 
-/// Where a chain is called.
+/// The hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// What it may do.
+    /// Chain type.
     pub kind: Kind,
-    /// Where in the packet's way.
+    /// Hook point.
     pub place: Place,
-    /// Smaller ones come first.
+    /// Priority: smaller values first.
     pub priority: i32,
 }
 
-/// What a chain may do.
+/// A chain type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Look at every packet.
+    /// Called for every packet.
     Filter,
-    /// Translate addresses, asked once for each connection.
+    /// Translates addresses; called once per connection.
     Nat,
 }
 
-/// A place in a packet's way.
+/// A hook point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Before it is routed.
+    /// Before routing.
     Prerouting,
-    /// On the way to a local process.
+    /// To a local process.
     Input,
-    /// Between two interfaces.
+    /// Forwarded between interfaces.
     Forward,
-    /// On the way out.
+    /// After routing.
     Postrouting,
 }
 
-/// A rule: what to do with a packet that all matches fit.
+/// A rule: its action applies to packets for which all matches hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// All of these have to fit.
+    /// Matches, all of which must hold.
     pub matches: Vec<Match>,
-    /// What to do.
+    /// Action.
     pub action: Action,
 }
 
-/// A property of a packet.
+/// A match on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// It came in by this interface; a `*` at the end stands for anything.
+    /// Input interface; a trailing `*` is a wildcard.
     Input(String),
-    /// It came in by another interface.
+    /// Any other input interface.
     NotInput(String),
-    /// It goes out by this interface.
+    /// Output interface.
     Output(String),
-    /// It goes out by another interface.
+    /// Any other output interface.
     NotOutput(String),
-    /// Its source is in this network.
+    /// Source in this network.
     Source(Ipv4Net),
-    /// Its source is elsewhere.
+    /// Source outside of this network.
     NotSource(Ipv4Net),
-    /// Its destination is in this network.
+    /// Destination in this network.
     Destination(Ipv4Net),
-    /// Its destination is elsewhere.
+    /// Destination outside of this network.
     NotDestination(Ipv4Net),
-    /// It is UDP to this port.
+    /// UDP destination port.
     UdpTo(u16),
-    /// It is a TCP packet that opens a connection.
+    /// TCP SYN.
     TcpSyn,
-    /// It is an ICMP message.
+    /// ICMP.
     Icmp,
-    /// It belongs to a connection that was let through.
+    /// Conntrack state established or related.
     Established,
-    /// The destination of its connection was translated.
+    /// Connection with destination NAT.
     DestinationTranslated,
 }
 
-/// What to do with a packet.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Let it through.
+    /// Accept the packet.
     Accept,
-    /// Say that it may not pass.
+    /// Reject the packet with an ICMP error.
     Reject,
-    /// Ask another chain, and leave it at that.
+    /// Continue in another chain, without return.
     Goto(String),
-    /// Keep the connection's source, and let no later chain change it.
+    /// Source NAT to the same address, so that no later chain changes it.
     KeepSource,
-    /// Give the connection this source.
+    /// Source NAT to this address.
     SourceTo(Ipv4Addr),
-    /// Move the connection's source into this network; the host part stays.
+    /// Source NAT to this network, with the same host part.
     SourceInto(Ipv4Net),
-    /// Give the connection the address of the interface that it leaves by as its source.
+    /// Source NAT to the address of the output interface.
     Masquerade,
-    /// Give the connection this destination.
+    /// Destination NAT to this address.
     DestinationTo(Ipv4Addr),
-    /// Give the connection the destination that this map has for it; if none, go on.
+    /// Destination NAT by this map; continue if it has no entry.
     DestinationByMap(String),
-    /// Move the connection's destination into this network; the host part stays.
+    /// Destination NAT to this network, with the same host part.
     DestinationInto(Ipv4Net),
-    /// Write this source into the packet.
+    /// Set the source of the packet, without connection tracking.
     WriteSource(Ipv4Addr),
-    /// Let TCP segments be no larger than this.
+    /// Limit the TCP maximum segment size.
     LimitSegments(u16),
 }
 
-/// Priority at which source NAT usually happens.
+/// Standard priority of source NAT.
 pub const SRCNAT: i32 = 100;
 
-/// Priority at which destination NAT usually happens.
+/// Standard priority of destination NAT.
 pub const DSTNAT: i32 = -100;
 
-/// A rule from its parts.
+/// Creates a rule.
 pub fn rule(matches: impl IntoIterator<Item = Match>, action: Action) -> Rule {
     Rule { matches: matches.into_iter().collect(), action }
 }
 
 impl Chain {
-    /// A chain that is called at a place.
+    /// A base chain, called at a hook point.
     pub fn base(name: &str, kind: Kind, place: Place, priority: i32) -> Self {
         Self { name: name.into(), hook: Some(Hook { kind, place, priority }), rules: Vec::new() }
     }
 
-    /// A chain that others lead to.
+    /// A regular chain, called by other chains.
     pub fn regular(name: impl Into<String>) -> Self {
         Self { name: name.into(), hook: None, rules: Vec::new() }
     }

@@ -1,5 +1,5 @@
-//! Addresses in the overlay between a cluster's nodes. They are made from the nodes' own, so that
-//! nobody has to hand them out.
+//! Addresses in the overlay between a cluster's nodes. They are derived from the nodes' addresses,
+//! so that none have to be allocated.
 
 use std::net::Ipv4Addr;
 
@@ -19,13 +19,13 @@ pub const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(241, 0, 0, 1);
 /// The gateway's end of the [`GATEWAY_LINK`].
 pub const GATEWAY_ADDRESS: Ipv4Addr = Ipv4Addr::new(241, 0, 0, 2);
 
-/// Address in the overlay of the node with this address.
+/// Overlay address of the node with this address.
 pub fn address(node: Ipv4Addr) -> Ipv4Addr {
     let [_, b, c, d] = node.octets();
     Ipv4Addr::new(240, b, c, d)
 }
 
-/// MAC address in the overlay of the node with this address.
+/// Overlay MAC address of the node with this address.
 pub fn mac(node: Ipv4Addr) -> Mac {
     let [a, b, c, d] = node.octets();
     Mac([0x0a, 0x6c, a, b, c, d])
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_known_by_its_own_address() {
+    fn overlay_addresses_follow_from_the_address_of_the_node() {
         let node = Ipv4Addr::new(172, 30, 4, 7);
         assert_eq!(address(node), Ipv4Addr::new(240, 30, 4, 7));
         assert_eq!(mac(node).to_string(), "0a:6c:ac:1e:04:07");

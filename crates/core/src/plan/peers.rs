@@ -1,5 +1,5 @@
-//! The peers of a gateway, from the TunnelEndpoints and NatMappings: which of them get a tunnel, and
-//! which one owns a WireGuard public key.
+//! The peers of a gateway, from TunnelEndpoints and NatMappings: which of them get a tunnel, and
+//! which of them owns a WireGuard public key.
 
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
@@ -14,31 +14,31 @@ use tombolo_api::{
 use super::gateway::{Peer, PublicKey};
 use crate::translate::{Mappings, Mismatch, Networks, TranslatedIp};
 
-/// Why a TunnelEndpoint makes no tunnel.
+/// The reason why a TunnelEndpoint gets no tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotYet {
+pub enum NoTunnel {
     /// The networks are still being negotiated.
-    #[error("the networks on both sides are not known yet")]
+    #[error("the networks of both clusters are not negotiated yet")]
     Networks,
-    /// The networks can't be right.
+    /// The translated CIDRs don't fit.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// The other side's key is missing.
-    #[error("spec.backend_config has no WireGuard public key")]
+    /// The public key of the peer is missing or invalid.
+    #[error("spec.backend_config has no valid WireGuard public key")]
     PublicKey,
-    /// The other side's port can't be read.
-    #[error("spec.backend_config has a port that is no number from 1 to 65535")]
+    /// The port of the peer is invalid.
+    #[error("the port in spec.backend_config is not a number from 1 to 65535")]
     Port,
-    /// Another cluster had the key first, and keeps its tunnel.
-    #[error("another cluster has the WireGuard public key of spec.backend_config already")]
+    /// An older TunnelEndpoint has the same public key, and keeps its tunnel.
+    #[error("another cluster already uses the WireGuard public key in spec.backend_config")]
     KeyTaken,
 }
 
-/// The peers that TunnelEndpoints are about, the oldest first. A key is the one's who had it first.
+/// The peers of TunnelEndpoints, oldest first. The oldest TunnelEndpoint with a key owns it.
 pub fn peers(
     mut endpoints: Vec<Arc<TunnelEndpoint>>,
     mappings: &[Arc<NatMapping>],
-) -> Vec<(Arc<TunnelEndpoint>, Result<Peer, NotYet>)> {
+) -> Vec<(Arc<TunnelEndpoint>, Result<Peer, NoTunnel>)> {
     endpoints.retain(|endpoint| endpoint.metadata.deletion_timestamp.is_none());
     endpoints.sort_by_cached_key(|endpoint| {
         (endpoint.creation_timestamp(), endpoint.namespace(), endpoint.name_any())
@@ -46,24 +46,24 @@ pub fn peers(
     let mut taken = BTreeSet::new();
     let with_peer = |endpoint: Arc<TunnelEndpoint>| {
         let peer = peer(&endpoint, mappings.iter().map(Arc::as_ref)).and_then(|peer| {
-            if taken.insert(peer.public_key) { Ok(peer) } else { Err(NotYet::KeyTaken) }
+            if taken.insert(peer.public_key) { Ok(peer) } else { Err(NoTunnel::KeyTaken) }
         });
         (endpoint, peer)
     };
     endpoints.into_iter().map(with_peer).collect()
 }
 
-/// The peer that a TunnelEndpoint is about, with the mappings for it.
+/// The peer of a TunnelEndpoint, with its mappings.
 fn peer<'a>(
     endpoint: &TunnelEndpoint,
     mappings: impl IntoIterator<Item = &'a NatMapping>,
-) -> Result<Peer, NotYet> {
-    let networks = Networks::from_tunnel_endpoint(endpoint)?.ok_or(NotYet::Networks)?;
+) -> Result<Peer, NoTunnel> {
+    let networks = Networks::from_tunnel_endpoint(endpoint)?.ok_or(NoTunnel::Networks)?;
     let config = &endpoint.spec.backend_config;
     let key = config.get(BACKEND_PUBLIC_KEY).and_then(|key| BASE64_STANDARD.decode(key).ok());
-    let key = key.and_then(|bytes| bytes.try_into().ok()).ok_or(NotYet::PublicKey)?;
+    let key = key.and_then(|bytes| bytes.try_into().ok()).ok_or(NoTunnel::PublicKey)?;
     let port = match config.get(BACKEND_PORT) {
-        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(NotYet::Port)?,
+        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(NoTunnel::Port)?,
         None => GATEWAY_PORT,
     };
     Ok(Peer {
@@ -74,11 +74,11 @@ fn peer<'a>(
     })
 }
 
-/// By the address that the peer uses.
+/// The mappings for a peer, by the translated address.
 fn of_peer<'a>(id: &ClusterId, mappings: impl IntoIterator<Item = &'a NatMapping>) -> Mappings {
     let ours = mappings.into_iter().filter(|mapping| mapping.spec.cluster_id == *id);
     ours.flat_map(|mapping| &mapping.spec.cluster_mappings)
-        .map(|(&own, &name)| (TranslatedIp(name), own))
+        .map(|(&own, &translated)| (TranslatedIp(translated), own))
         .collect()
 }
 
@@ -117,18 +117,21 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_the_mappings_that_are_for_it() {
+    fn a_peer_has_only_its_own_mappings() {
         let key = BASE64_STANDARD.encode([7; 32]);
         let endpoint = endpoint(&json!({ "publicKey": key, "port": "1234" }));
         let peer = peer(&endpoint, [&mapping("milan"), &mapping("turin")]).unwrap();
         assert_eq!(peer.endpoint, SocketAddr::from(([172, 30, 1, 1], 1234)));
         assert_eq!(peer.public_key, PublicKey([7; 32]));
-        let (name, own) = peer.mappings.into_iter().next().unwrap();
-        assert_eq!((name.to_string(), own.to_string()), ("10.71.0.9".into(), "203.0.113.7".into()));
+        let (translated, own) = peer.mappings.into_iter().next().unwrap();
+        assert_eq!(
+            (translated.to_string(), own.to_string()),
+            ("10.71.0.9".into(), "203.0.113.7".into())
+        );
     }
 
     #[test]
-    fn a_key_is_the_ones_who_had_it_first() {
+    fn the_oldest_tunnel_endpoint_with_a_key_owns_it() {
         let key = |byte| json!({ "publicKey": BASE64_STANDARD.encode([byte; 32]) });
         let made = |cluster: &str, day: u8, config| {
             let mut made = endpoint(&config);
@@ -144,12 +147,12 @@ mod tests {
             .into_iter()
             .map(|(endpoint, peer)| (endpoint.name_any(), peer.err()))
             .collect();
-        let expected = [("milan", None), ("a-thief", Some(NotYet::KeyTaken)), ("turin", None)];
+        let expected = [("milan", None), ("a-thief", Some(NoTunnel::KeyTaken)), ("turin", None)];
         assert_eq!(found, expected.map(|(name, error)| (name.to_owned(), error)));
     }
 
     #[test]
-    fn networks_that_are_not_known_yet_or_cant_be_right_make_no_tunnel() {
+    fn networks_that_are_unknown_or_dont_fit_make_no_tunnel() {
         let full = endpoint(&json!({ "publicKey": BASE64_STANDARD.encode([7; 32]) }));
         let mut wrong = full.clone();
         wrong.status.as_mut().unwrap().remote_nat_pod_cidr = Some("10.60.0.0/15".parse().unwrap());
@@ -159,15 +162,15 @@ mod tests {
              prefix of 15 bits of IPv4 differ, so addresses would lose their host part"
         );
         let unknown = TunnelEndpoint { status: None, ..full };
-        assert_eq!(peer(&unknown, []), Err(NotYet::Networks));
+        assert_eq!(peer(&unknown, []), Err(NoTunnel::Networks));
     }
 
     #[test]
     fn without_a_key_there_is_no_tunnel() {
-        assert_eq!(peer(&endpoint(&json!({})), []), Err(NotYet::PublicKey));
+        assert_eq!(peer(&endpoint(&json!({})), []), Err(NoTunnel::PublicKey));
         let short = json!({ "publicKey": BASE64_STANDARD.encode([7; 31]) });
-        assert_eq!(peer(&endpoint(&short), []), Err(NotYet::PublicKey));
+        assert_eq!(peer(&endpoint(&short), []), Err(NoTunnel::PublicKey));
         let port = json!({ "publicKey": BASE64_STANDARD.encode([7; 32]), "port": "0" });
-        assert_eq!(peer(&endpoint(&port), []), Err(NotYet::Port));
+        assert_eq!(peer(&endpoint(&port), []), Err(NoTunnel::Port));
     }
 }

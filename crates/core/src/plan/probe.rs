@@ -1,5 +1,5 @@
-//! Whether a tunnel works: a probe goes through it all the time, and what counts is when one was
-//! answered last.
+//! The state of a tunnel: probes are sent through it continuously, and the time of the last answer
+//! decides.
 
 use std::time::Duration;
 
@@ -9,25 +9,23 @@ use tombolo_api::net::ConnectionStatus;
 /// Time between two probes.
 pub const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time without an answer after which a tunnel is taken to be cut.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+/// Time without an answer after which a tunnel counts as disconnected.
+pub const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// State of the tunnel through which a probe was answered last at `answered`.
+/// State of a tunnel whose last probe was answered at `answered`.
 pub fn status(answered: Option<Timestamp>, now: Timestamp) -> ConnectionStatus {
     match answered {
-        Some(at) if now.duration_since(at).unsigned_abs() <= PATIENCE => {
-            ConnectionStatus::Connected
-        }
+        Some(at) if now.duration_since(at).unsigned_abs() <= TIMEOUT => ConnectionStatus::Connected,
         _ => ConnectionStatus::Connecting,
     }
 }
 
-/// What the state means, for people.
+/// Message for a state.
 pub fn message(status: ConnectionStatus) -> &'static str {
     match status {
-        ConnectionStatus::Connected => "the gateway on the other side answers",
+        ConnectionStatus::Connected => "the gateway of the peer answers",
         ConnectionStatus::Connecting => {
-            "no answer from the gateway on the other side: check that its UDP port can be reached"
+            "no answer from the gateway of the peer: check that its UDP port is reachable"
         }
         ConnectionStatus::Error => "the tunnel could not be set up: see the gateway's log",
     }
@@ -41,8 +39,8 @@ mod tests {
     fn a_tunnel_is_connected_while_probes_are_answered() {
         let now = Timestamp::UNIX_EPOCH;
         assert_eq!(status(None, now), ConnectionStatus::Connecting);
-        assert_eq!(status(Some(now), now + PATIENCE), ConnectionStatus::Connected);
-        let late = now + PATIENCE + Duration::from_millis(1);
+        assert_eq!(status(Some(now), now + TIMEOUT), ConnectionStatus::Connected);
+        let late = now + TIMEOUT + Duration::from_millis(1);
         assert_eq!(status(Some(now), late), ConnectionStatus::Connecting);
     }
 }

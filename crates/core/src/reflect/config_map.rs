@@ -1,13 +1,13 @@
-//! ConfigMaps, as the remote cluster gets them.
+//! Reflected ConfigMaps.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::metadata::{ReflectionRoute, reflected};
 
-/// The ConfigMap of the remote cluster's own that every namespace has.
+/// The ConfigMap that every cluster creates in each namespace.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// The ConfigMap over there. `None`: it is not reflected.
+/// The reflected ConfigMap. `None` if it is not reflected.
 pub fn forge(home: &ConfigMap, route: &ReflectionRoute) -> Option<ConfigMap> {
     if home.metadata.name.as_deref() == Some(ROOT_CA) {
         return None;
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_contents_go_along() {
+    fn the_contents_are_reflected() {
         let home: ConfigMap = serde_json::from_value(json!({
             "metadata": { "name": "settings", "namespace": "shop" },
             "data": { "a": "1" }, "binaryData": { "b": "AAE=" }, "immutable": true,
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cluster_has_its_own_root_certificates() {
+    fn root_certificates_are_not_reflected() {
         let home = serde_json::from_value(json!({ "metadata": { "name": "kube-root-ca.crt" } }));
         assert_eq!(forge(&home.unwrap(), &to_milan()), None);
     }

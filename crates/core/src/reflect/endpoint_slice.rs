@@ -1,5 +1,5 @@
-//! EndpointSlices, as the remote cluster gets them: only the endpoints that it can't know of, by
-//! the addresses that they have over there.
+//! Reflected EndpointSlices: only the endpoints that do not run in the remote cluster, with their
+//! translated addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,22 +17,22 @@ use super::metadata::{ReflectionRoute, reflected};
 use super::service::is_of_api_server;
 use crate::translate::{Location, Networks};
 
-/// Kind of what an endpoint over there refers to: a pod that is not in that cluster.
+/// Kind in `targetRef` of a reflected endpoint: a pod of another cluster.
 const REMOTE_POD: &str = "RemotePod";
 
-/// What it takes to name addresses as they are known over there.
+/// The inputs for the translation of addresses to those in the remote cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The virtual node of the remote cluster: its pods that cluster knows best.
+    /// The virtual node of the remote cluster. The pods on it are local endpoints there.
     pub node: &'a str,
     /// The networks of the two clusters.
     pub networks: &'a Networks,
-    /// What the address service has said of those that are no addresses of pods of either cluster.
+    /// Addresses from the address service, for endpoints that are pods of neither cluster.
     pub mapped: &'a BTreeMap<IpAddr, IpAddr>,
 }
 
-/// The ShadowEndpointSlice over there. `None`: it is not reflected. Endpoints whose address is not
-/// known over there are left out.
+/// The reflected ShadowEndpointSlice. `None` if it is not reflected. Endpoints without an address
+/// in the remote cluster are left out.
 pub fn forge(
     home: &EndpointSlice,
     route: &ReflectionRoute,
@@ -66,8 +66,7 @@ pub fn untranslated(home: &EndpointSlice, node: &str, networks: &Networks) -> BT
     addresses.filter(is_elsewhere).collect()
 }
 
-/// Whether a slice goes to other clusters: those that stand for endpoints of other clusters don't,
-/// nor does that of the API server.
+/// Whether a slice is reflected: not those with reflected endpoints, nor that of the API server.
 fn is_reflected(slice: &EndpointSlice) -> bool {
     let label = |key| slice.metadata.labels.as_ref().and_then(|l| l.get(key)).map(String::as_str);
     let service = label(SERVICE_NAME_LABEL);
@@ -77,12 +76,12 @@ fn is_reflected(slice: &EndpointSlice) -> bool {
         && !is_of_api_server(slice.metadata.namespace.as_deref(), service)
 }
 
-/// The endpoints that the remote cluster has no pod for.
+/// The endpoints that do not run in the remote cluster.
 fn lacking<'a>(slice: &'a EndpointSlice, node: &'a str) -> impl Iterator<Item = &'a Endpoint> {
     slice.endpoints.iter().filter(move |endpoint| endpoint.node_name.as_deref() != Some(node))
 }
 
-/// Nodes and zones are those of the home cluster: over there they would mislead.
+/// Leaves out nodes and zones: those of the home cluster mean nothing in the remote one.
 fn forge_endpoint(home: &Endpoint, view: View<'_>) -> Option<Endpoint> {
     let addresses = home.addresses.iter().filter_map(|address| remote_address(address, view));
     let addresses: Vec<_> = addresses.map(|address| address.to_string()).collect();
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
     use crate::translate::CidrTranslation;
 
-    /// Both have 10.244.0.0/16 for their pods, and call each other's 10.71.0.0/16.
+    /// Both have the PodCIDR 10.244.0.0/16, translated to 10.71.0.0/16 in the other cluster.
     fn networks() -> Networks {
         let named = |real: &str, name: &str| {
             CidrTranslation::new(real.parse().unwrap(), name.parse().unwrap()).unwrap()
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_destination_lacks_goes_there_by_its_address_over_there() {
+    fn only_endpoints_outside_of_the_destination_are_reflected_with_translated_addresses() {
         let slice = slice(
             &web(),
             &json!([endpoint("10.244.1.5", "rome-1"), endpoint("10.71.3.3", "liqo-milan")]),
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_of_this_cluster_goes_by_what_the_address_service_says() {
+    fn endpoints_that_are_not_pods_of_this_cluster_get_the_address_from_the_address_service() {
         let endpoints = json!([
             endpoint("10.244.1.5", "rome-1"),
             endpoint("10.80.0.9", "liqo-paris"),
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_the_destination_goes_by_its_own_address_whoever_lists_it() {
+    fn a_pod_of_the_destination_has_its_real_address() {
         let slice = slice(&web(), &json!([{ "addresses": ["10.71.3.3"] }]));
         assert!(untranslated(&slice, "liqo-milan", &networks()).is_empty());
         let endpoints = forged(&slice, &[]).unwrap().spec.template.endpoints;
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_other_clusters_of_no_service_or_of_another_family_stay() {
+    fn slices_of_other_clusters_of_no_service_or_of_another_family_are_not_reflected() {
         let none = json!([]);
         let reflected = json!({
             "kubernetes.io/service-name": "web",

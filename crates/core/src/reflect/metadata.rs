@@ -1,4 +1,4 @@
-//! What reflected objects have in common: where they go, and how they are known to be ours.
+//! The metadata of reflected objects: their origin, their destination, and the labels for both.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tombolo_api::ClusterId;
 use tombolo_api::names::{DESTINATION_LABEL, ORIGIN_LABEL};
 
-/// Where reflected objects come from and where they go.
+/// The origin and the destination of reflected objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReflectionRoute {
-    /// The cluster that they come from.
+    /// The home cluster.
     pub origin: ClusterId,
-    /// The cluster that they go to.
+    /// The remote cluster.
     pub destination: ClusterId,
-    /// The namespace that they go to.
+    /// The twin namespace.
     pub namespace: String,
 }
 
-/// The metadata of an object over there.
+/// The metadata of a reflected object.
 pub fn reflected(home: &ObjectMeta, route: &ReflectionRoute) -> ObjectMeta {
     let mut labels = kept(home.labels.as_ref());
     labels.insert(ORIGIN_LABEL.into(), route.origin.to_string());
@@ -32,13 +32,13 @@ pub fn reflected(home: &ObjectMeta, route: &ReflectionRoute) -> ObjectMeta {
     }
 }
 
-/// Whether an object over there is one that this cluster has put there.
+/// Whether an object in the remote cluster was reflected from this origin.
 pub fn is_from(object: &ObjectMeta, origin: &ClusterId) -> bool {
     let origin_of = object.labels.as_ref().and_then(|labels| labels.get(ORIGIN_LABEL));
     origin_of.is_some_and(|id| id == origin.as_str())
 }
 
-/// What others than us and `kubectl apply` have written.
+/// The labels or annotations to reflect: all but those of the product and of tools.
 fn kept(map: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let map = map.into_iter().flatten();
     let kept = map.filter(|(key, _)| !is_bookkeeping(key));
@@ -68,7 +68,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn labels_and_annotations_go_along_but_for_bookkeeping() {
+    fn labels_and_annotations_are_reflected_except_bookkeeping() {
         let home: ObjectMeta = serde_json::from_value(json!({
             "name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "7",
             "finalizers": ["x"], "ownerReferences": [],

@@ -1,5 +1,5 @@
-//! The pod of the home cluster as the remote one is to run it: a [`ShadowPod`]. All of its spec
-//! goes along, but what only means something at home.
+//! The [`ShadowPod`] of an offloaded pod. Its spec is reflected except for the fields that are
+//! meaningful only in the home cluster.
 
 pub mod decide;
 pub mod restarts;
@@ -21,20 +21,20 @@ use tombolo_api::{
 
 use crate::json::without_nulls;
 
-/// A pod whose spec and status are as they came, so that nothing of a later Kubernetes is lost.
+/// A pod with spec and status as raw JSON, so that fields of newer Kubernetes versions are kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RawPod {
-    /// Name, labels and so on.
+    /// Metadata.
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// Spec.
     #[serde(default)]
     pub spec: Value,
-    /// What is.
+    /// Status.
     #[serde(default)]
     pub status: Value,
 }
 
-/// Where a pod comes from and where it goes.
+/// The home and the remote cluster of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterPair<'a> {
     /// The home cluster.
@@ -43,17 +43,17 @@ pub struct ClusterPair<'a> {
     pub remote: &'a ClusterId,
 }
 
-/// Annotation that kubectl keeps for itself.
+/// Annotation of `kubectl apply`.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Volume with the token of a service account, which is no good in another cluster.
+/// Prefix of volumes with a ServiceAccount token, which is not valid in another cluster.
 const API_ACCESS_VOLUME: &str = "kube-api-access-";
 
-/// Labels of nodes that mean the same in every cluster.
+/// Node labels with the same meaning in every cluster.
 const PORTABLE_NODE_LABELS: [&str; 2] = ["kubernetes.io/os", "kubernetes.io/arch"];
 
-/// What the home cluster has decided already, or what only it knows the meaning of.
-const AT_HOME_ONLY: [&str; 12] = [
+/// Fields of the spec that the home cluster has already applied, or that mean nothing elsewhere.
+const HOME_ONLY_FIELDS: [&str; 12] = [
     "nodeName",
     "nodeSelector",
     "schedulerName",
@@ -82,13 +82,13 @@ pub fn forge(pod: &RawPod, namespace: &str, clusters: ClusterPair<'_>) -> Shadow
     shadow.metadata.namespace = Some(namespace.to_owned());
     shadow.metadata.labels = Some(labels);
     shadow.metadata.annotations = Some(annotations);
-    // It is there until its pod is gone, which ends in the time that is asked for.
+    // The ShadowPod outlives its pod, which terminates within the requested grace period.
     shadow.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     shadow
 }
 
 impl RawPod {
-    /// What kind of controller owns it.
+    /// Kind of its controller.
     fn owner_kind(&self) -> Option<&str> {
         let owners = self.metadata.owner_references.iter().flatten();
         owners.into_iter().find(|owner| owner.controller == Some(true)).map(|o| o.kind.as_str())
@@ -99,17 +99,17 @@ impl RawPod {
         self.owner_kind() == Some("DaemonSet")
     }
 
-    /// The phase that it is in; empty when nobody has said.
+    /// Its phase; empty if there is none.
     pub fn phase(&self) -> &str {
         self.status["phase"].as_str().unwrap_or_default()
     }
 
-    /// Whether all of it has ended, and nothing will run again.
+    /// Whether all containers have terminated and none will be restarted.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase(), "Succeeded" | "Failed")
     }
 
-    /// Whether it is on its way out.
+    /// Whether it is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
@@ -155,7 +155,7 @@ fn spec(home: &Value, remote: &ClusterId) -> Value {
         _ => Map::new(),
     };
     let selector = portable(spec.get("nodeSelector"));
-    for field in AT_HOME_ONLY {
+    for field in HOME_ONLY_FIELDS {
         spec.remove(field);
     }
     if !selector.is_empty() {
@@ -185,7 +185,7 @@ fn portable(selector: Option<&Value>) -> Map<String, Value> {
         .collect()
 }
 
-/// Which node of this cluster is right was decided by choosing the virtual one.
+/// Node affinity was already applied by the home scheduler, which chose the virtual node.
 fn relax_affinity(spec: &mut Map<String, Value>) {
     let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) else {
         return;
@@ -196,8 +196,8 @@ fn relax_affinity(spec: &mut Map<String, Value>) {
     }
 }
 
-/// The remote cluster sees only its share of the pods, and may not have the topology: there, to
-/// spread is a wish.
+/// The remote cluster has only a part of the pods and may lack the topology labels, so spread
+/// constraints are only preferences there.
 fn relax_spread(constraint: &mut Value) {
     constraint["whenUnsatisfiable"] = "ScheduleAnyway".into();
     if let Some(fields) = constraint.as_object_mut() {
@@ -209,7 +209,7 @@ fn set_cluster_id(container: &mut Map<String, Value>, remote: &ClusterId) {
     retain(container, "env", |variable| variable["name"] != CLUSTER_ID_ENV);
     let variable = json!({ "name": CLUSTER_ID_ENV, "value": remote });
     match container.get_mut("env").and_then(Value::as_array_mut) {
-        // In front, so that others can refer to it.
+        // First, so that other variables can refer to it.
         Some(variables) => variables.insert(0, variable),
         None => drop(container.insert("env".into(), json!([variable]))),
     }
@@ -226,7 +226,7 @@ fn items<'a>(
     fields.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// Keeps some items of a list, and no empty list.
+/// Filters a list, and removes it if it is empty.
 fn retain(fields: &mut Map<String, Value>, name: &str, keep: impl Fn(&Value) -> bool) {
     let Some(items) = fields.get_mut(name).and_then(Value::as_array_mut) else {
         return;
@@ -237,7 +237,7 @@ fn retain(fields: &mut Map<String, Value>, name: &str, keep: impl Fn(&Value) -> 
     }
 }
 
-/// Labels or annotations, which an object may not have at all.
+/// Labels or annotations, which may be missing, as a map.
 pub(crate) fn map(of: Option<&BTreeMap<String, String>>) -> BTreeMap<&str, &str> {
     of.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_means_something_at_home_stays_there() {
+    fn home_only_fields_are_not_reflected() {
         let shadow = forged(&json!({
             "nodeName": "liqo-milan",
             "nodeSelector": { "kubernetes.io/hostname": "liqo-milan", "kubernetes.io/os": "linux" },
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_later_kubernetes_go_along() {
+    fn fields_of_newer_kubernetes_versions_are_reflected() {
         let shadow = forged(&json!({ "later": 1, "containers": [{ "name": "a", "later": [2] }] }));
         assert_eq!(shadow.spec.pod["later"], 1);
         assert_eq!(shadow.spec.pod["containers"][0]["later"], json!([2]));

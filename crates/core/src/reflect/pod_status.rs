@@ -1,5 +1,5 @@
-//! The status of a remote pod as the home cluster is to see it: addresses by their names here, the
-//! virtual node in the place of the remote one, and not Ready while nobody can reach it.
+//! The status of a home pod, from that of its remote pod: with translated addresses, the virtual
+//! node instead of the remote one, and not Ready while the remote cluster is unreachable.
 
 use std::net::IpAddr;
 
@@ -12,25 +12,25 @@ use crate::{
     translate::Networks,
 };
 
-/// From where the remote pod is looked at.
+/// The inputs of a status besides the two pods.
 #[derive(Clone, Copy, Debug)]
-pub struct Viewpoint<'a> {
-    /// What the two clusters call each other's networks.
+pub struct StatusContext<'a> {
+    /// The networks of the two clusters, once negotiated.
     pub networks: Option<&'a Networks>,
     /// Address of the virtual node.
     pub node_address: IpAddr,
     /// Why the virtual node is not ready, if it is not.
     pub not_ready: Option<&'a NotReady>,
-    /// The time.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// What comes back as it is.
-const TAKEN: [&str; 6] =
+/// Fields that are copied from the remote status.
+const REFLECTED_FIELDS: [&str; 6] =
     ["phase", "reason", "message", "startTime", "initContainerStatuses", "containerStatuses"];
 
-/// All that a status of ours can have, `conditions` aside.
-pub const OURS: [&str; 10] = [
+/// All fields of a status that the virtual kubelet writes, except `conditions`.
+pub const OWNED_FIELDS: [&str; 10] = [
     "phase",
     "reason",
     "message",
@@ -43,14 +43,14 @@ pub const OURS: [&str; 10] = [
     "hostIPs",
 ];
 
-/// Set by the scheduler of each cluster for itself.
+/// Set by the scheduler of each cluster.
 const SCHEDULED: &str = "PodScheduled";
 const READY: &str = "Ready";
 
-/// The status that the pod gets at home. Restarts before this remote pod count, too.
-pub fn absorb(home: &RawPod, remote: &RawPod, from: Viewpoint<'_>) -> Value {
+/// The status of the home pod. It includes the restarts of earlier remote pods.
+pub fn reflected(home: &RawPod, remote: &RawPod, context: StatusContext<'_>) -> Value {
     let mut status = Map::new();
-    for field in TAKEN {
+    for field in REFLECTED_FIELDS {
         if let Some(value) = remote.status.get(field) {
             status.insert(field.into(), value.clone());
         }
@@ -61,15 +61,15 @@ pub fn absorb(home: &RawPod, remote: &RawPod, from: Viewpoint<'_>) -> Value {
             restarts.add_to(statuses);
         }
     }
-    let addresses = addresses(&remote.status, from.networks);
+    let addresses = addresses(&remote.status, context.networks);
     if let Some(first) = addresses.first() {
         status.insert("podIP".into(), first.to_string().into());
         let all: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
         status.insert("podIPs".into(), all.into());
     }
     if remote.status.get("hostIP").is_some() {
-        status.insert("hostIP".into(), from.node_address.to_string().into());
-        status.insert("hostIPs".into(), json!([{ "ip": from.node_address }]));
+        status.insert("hostIP".into(), context.node_address.to_string().into());
+        status.insert("hostIPs".into(), json!([{ "ip": context.node_address }]));
     }
     if let Some(why) = unscheduled(&remote.status) {
         status.insert("reason".into(), "Unschedulable".into());
@@ -77,21 +77,21 @@ pub fn absorb(home: &RawPod, remote: &RawPod, from: Viewpoint<'_>) -> Value {
     }
     let theirs = conditions(&remote.status).filter(|condition| condition["type"] != SCHEDULED);
     let mut ours: Vec<Value> = theirs.map(without_generation).collect();
-    if let Some(not_ready) = from.not_ready {
-        set_not_ready(&mut ours, home, not_ready.reason, &not_ready.message, from.now);
-    } else if let Some(gate) = closed_gate(home) {
-        let message = format!("the readiness gate {gate} is not open");
-        set_not_ready(&mut ours, home, "ReadinessGatesNotReady", &message, from.now);
+    if let Some(not_ready) = context.not_ready {
+        set_not_ready(&mut ours, home, not_ready.reason, &not_ready.message, context.now);
+    } else if let Some(gate) = unready_gate(home) {
+        let message = format!("the readiness gate {gate} is not True");
+        set_not_ready(&mut ours, home, "ReadinessGatesNotReady", &message, context.now);
     }
     status.insert("conditions".into(), ours.into());
     status.into()
 }
 
-/// The status of a pod that is not in the remote cluster, or that nobody there tells us about:
-/// what was known last, but not Ready.
+/// The status of a pod that is missing in the remote cluster, or whose remote cluster is
+/// unreachable: the last known status, but not Ready.
 pub fn lost(home: &RawPod, reason: &str, message: &str, now: Timestamp) -> Value {
     let mut status = Map::new();
-    for field in OURS {
+    for field in OWNED_FIELDS {
         if let Some(value) = home.status.get(field) {
             status.insert(field.into(), value.clone());
         }
@@ -103,14 +103,14 @@ pub fn lost(home: &RawPod, reason: &str, message: &str, now: Timestamp) -> Value
     status.into()
 }
 
-/// The status of a pod that has not started, and why.
+/// The status of a pod that has not started, with the reason.
 pub fn pending(reason: &str, message: &str) -> Value {
     json!({ "phase": "Pending", "reason": reason, "message": message })
 }
 
-/// Whether something of `wanted` is missing from the status that the pod has, or too much there.
+/// Whether the fields and conditions that the virtual kubelet writes differ.
 pub fn differs(has: &Value, wanted: &Value) -> bool {
-    OURS.iter().any(|field| has.get(field) != wanted.get(field))
+    OWNED_FIELDS.iter().any(|field| has.get(field) != wanted.get(field))
         || conditions(wanted).any(|want| {
             condition(has, &want["type"]).map(without_generation).as_ref() != Some(want)
         })
@@ -127,8 +127,8 @@ fn unscheduled(remote: &Value) -> Option<&str> {
     (scheduled["status"] == "False").then(|| scheduled["message"].as_str()).flatten()
 }
 
-/// The first readiness gate of the pod that is not open. Whoever opens gates does so at home.
-fn closed_gate(home: &RawPod) -> Option<&str> {
+/// The first readiness gate that is not True. Gates are set in the home cluster.
+fn unready_gate(home: &RawPod) -> Option<&str> {
     let gates = home.spec["readinessGates"].as_array().into_iter().flatten();
     gates.filter_map(|gate| gate["conditionType"].as_str()).find(|gate| {
         condition(&home.status, &Value::from(*gate)).is_none_or(|c| c["status"] != "True")
@@ -166,7 +166,7 @@ fn condition<'a>(status: &'a Value, kind: &Value) -> Option<&'a Value> {
     conditions(status).find(|condition| condition["type"] == *kind)
 }
 
-/// Generations are counted by each cluster for itself.
+/// Removes the generation, which each cluster counts separately.
 fn without_generation(condition: &Value) -> Value {
     let mut condition = condition.clone();
     if let Some(fields) = condition.as_object_mut() {
@@ -197,8 +197,8 @@ mod tests {
         }
     }
 
-    fn viewpoint<'a>(networks: &'a Networks, not_ready: Option<&'a NotReady>) -> Viewpoint<'a> {
-        Viewpoint {
+    fn context<'a>(networks: &'a Networks, not_ready: Option<&'a NotReady>) -> StatusContext<'a> {
+        StatusContext {
             networks: Some(networks),
             node_address: "10.244.1.7".parse().unwrap(),
             not_ready,
@@ -232,16 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn a_running_pod_has_its_address_by_the_name_it_has_here() {
+    fn a_running_pod_has_its_translated_address() {
         let networks = networks();
-        let status = absorb(&RawPod::default(), &running(), viewpoint(&networks, None));
+        let status = reflected(&RawPod::default(), &running(), context(&networks, None));
         insta::assert_yaml_snapshot!(status);
     }
 
     #[test]
-    fn what_was_absorbed_is_no_different_and_a_generation_makes_no_difference() {
+    fn a_reflected_status_does_not_differ_and_generations_are_ignored() {
         let networks = networks();
-        let mut status = absorb(&RawPod::default(), &running(), viewpoint(&networks, None));
+        let mut status = reflected(&RawPod::default(), &running(), context(&networks, None));
         let mut has = status.clone();
         has["conditions"].as_array_mut().unwrap().insert(0, json!({ "type": "PodScheduled" }));
         has["conditions"][1]["observedGeneration"] = 9.into();
@@ -252,32 +252,32 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_goes_is_a_difference() {
+    fn a_removed_address_is_a_difference() {
         let networks = networks();
-        let has = absorb(&RawPod::default(), &running(), viewpoint(&networks, None));
+        let has = reflected(&RawPod::default(), &running(), context(&networks, None));
         assert!(differs(&has, &pending("A", "b")));
     }
 
     #[test]
-    fn nobody_reaches_a_pod_of_a_node_that_is_not_ready() {
+    fn pods_of_a_node_that_is_not_ready_are_not_ready() {
         let (networks, down) = (networks(), down());
-        let status = absorb(&RawPod::default(), &running(), viewpoint(&networks, Some(&down)));
+        let status = reflected(&RawPod::default(), &running(), context(&networks, Some(&down)));
         let ready = condition(&status, &READY.into()).unwrap();
         assert_eq!(ready["status"], "False");
         assert_eq!(ready["reason"], "TunnelDown");
         assert_eq!(ready["lastTransitionTime"], "2026-01-02T03:04:06Z");
 
-        // Looked at again, later, it has not changed.
-        let mut later = viewpoint(&networks, Some(&down));
+        // Later it has not changed.
+        let mut later = context(&networks, Some(&down));
         later.now = "2026-01-02T04:00:00Z".parse().unwrap();
-        assert_eq!(absorb(&with_status(status.clone()), &running(), later), status);
+        assert_eq!(reflected(&with_status(status.clone()), &running(), later), status);
     }
 
     #[test]
-    fn a_lost_pod_keeps_what_was_known() {
+    fn a_lost_pod_keeps_its_last_known_status() {
         let networks = networks();
         let mut home =
-            with_status(absorb(&RawPod::default(), &running(), viewpoint(&networks, None)));
+            with_status(reflected(&RawPod::default(), &running(), context(&networks, None)));
         home.status["qosClass"] = "BestEffort".into();
         let status = lost(&home, "Lost", "it is not there", NOW.parse().unwrap());
         assert_eq!(status["podIP"], "10.81.0.9");
@@ -286,35 +286,35 @@ mod tests {
     }
 
     #[test]
-    fn restarts_do_not_fall_when_the_remote_pod_is_made_again() {
+    fn restarts_do_not_drop_when_the_remote_pod_is_recreated() {
         let networks = networks();
         let spec = json!({ "containers": [{ "name": "web" }] });
         let mut home = RawPod { spec, ..RawPod::default() };
         let mut remote = running();
         remote.metadata.uid = Some("first".into());
         let restarts = Restarts::with(&home, &remote).annotation();
-        home.status = absorb(&home, &remote, viewpoint(&networks, None));
+        home.status = reflected(&home, &remote, context(&networks, None));
         home.metadata.annotations = Some([(RESTARTS_ANNOTATION.to_owned(), restarts)].into());
         assert_eq!(home.status["containerStatuses"][0]["restartCount"], 2);
 
         remote.metadata.uid = Some("second".into());
         remote.status["containerStatuses"][0]["restartCount"] = 0.into();
-        let status = absorb(&home, &remote, viewpoint(&networks, None));
+        let status = reflected(&home, &remote, context(&networks, None));
         assert_eq!(status["containerStatuses"][0]["restartCount"], 3);
     }
 
     #[test]
-    fn an_address_of_a_node_has_no_name_here() {
+    fn node_addresses_are_not_translated() {
         let networks = networks();
         let mut remote = running();
         remote.status["podIPs"] = json!([{ "ip": "172.30.0.34" }]);
-        let status = absorb(&RawPod::default(), &remote, viewpoint(&networks, None));
+        let status = reflected(&RawPod::default(), &remote, context(&networks, None));
         assert_eq!(status.get("podIP"), None);
         assert_eq!(status["hostIP"], "10.244.1.7");
     }
 
     #[test]
-    fn a_pod_that_finds_no_node_there_says_so_here() {
+    fn an_unschedulable_remote_pod_is_reported_at_home() {
         let networks = networks();
         let remote = with_status(json!({
             "phase": "Pending",
@@ -323,22 +323,22 @@ mod tests {
                 "message": "0/2 nodes are available",
             }],
         }));
-        let status = absorb(&RawPod::default(), &remote, viewpoint(&networks, None));
+        let status = reflected(&RawPod::default(), &remote, context(&networks, None));
         assert_eq!(status["message"], "in the remote cluster: 0/2 nodes are available");
         assert_eq!(status["conditions"], json!([]));
     }
 
     #[test]
-    fn a_closed_readiness_gate_keeps_a_pod_from_being_ready() {
+    fn a_pod_is_not_ready_while_a_readiness_gate_is_not() {
         let networks = networks();
         let mut home = with_status(json!({}));
         home.spec = json!({ "readinessGates": [{ "conditionType": "example.com/lb" }] });
-        let seen = |home: &RawPod| {
-            let status = absorb(home, &running(), viewpoint(&networks, None));
+        let ready = |home: &RawPod| {
+            let status = reflected(home, &running(), context(&networks, None));
             condition(&status, &READY.into()).unwrap()["status"].clone()
         };
-        assert_eq!(seen(&home), "False");
+        assert_eq!(ready(&home), "False");
         home.status["conditions"] = json!([{ "type": "example.com/lb", "status": "True" }]);
-        assert_eq!(seen(&home), "True");
+        assert_eq!(ready(&home), "True");
     }
 }

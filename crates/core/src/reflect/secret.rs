@@ -1,14 +1,14 @@
-//! Secrets, as the remote cluster gets them.
+//! Reflected Secrets.
 
 use k8s_openapi::api::core::v1::Secret;
 
 use super::metadata::{ReflectionRoute, reflected};
 
-/// Type of the Secrets that the home cluster gives to service accounts: the remote one would take
-/// them for tokens of its own, and delete them.
+/// Type of ServiceAccount tokens. They are valid only in the home cluster, and the remote one would
+/// delete them because their ServiceAccount is missing there.
 const SERVICE_ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 
-/// The Secret over there. `None`: it is not reflected.
+/// The reflected Secret. `None` if it is not reflected.
 pub fn forge(home: &Secret, route: &ReflectionRoute) -> Option<Secret> {
     if home.type_.as_deref() == Some(SERVICE_ACCOUNT_TOKEN) {
         return None;
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_contents_and_the_type_go_along() {
+    fn the_contents_and_the_type_are_reflected() {
         let home: Secret = serde_json::from_value(json!({
             "metadata": { "name": "login", "namespace": "shop" },
             "data": { "user": "YQ==" }, "type": "Opaque",
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_service_accounts_stay_at_home() {
+    fn service_account_tokens_are_not_reflected() {
         let home = serde_json::from_value(json!({
             "metadata": { "name": "default-token-x" }, "type": "kubernetes.io/service-account-token",
         }));

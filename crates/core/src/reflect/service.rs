@@ -1,10 +1,10 @@
-//! Services, as the remote cluster gets them: with addresses and node ports of its own.
+//! Reflected Services. The remote cluster assigns their addresses and node ports.
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 
 use super::metadata::{ReflectionRoute, reflected};
 
-/// The Service over there. `None`: it is not reflected.
+/// The reflected Service. `None` if it is not reflected.
 pub fn forge(home: &Service, route: &ReflectionRoute) -> Option<Service> {
     if is_of_api_server(home.metadata.namespace.as_deref(), home.metadata.name.as_deref()) {
         return None;
@@ -16,13 +16,13 @@ pub fn forge(home: &Service, route: &ReflectionRoute) -> Option<Service> {
     })
 }
 
-/// Whether a Service is the home cluster's API server.
+/// Whether this is the Service of the home cluster's API server.
 pub(super) fn is_of_api_server(namespace: Option<&str>, name: Option<&str>) -> bool {
     (namespace, name) == (Some("default"), Some("kubernetes"))
 }
 
-/// Every field that is left out is the remote cluster's to fill in: it has other addresses, other
-/// ports are taken on its nodes, and it may have other load balancers.
+/// The remote cluster sets all fields that are left out: it has other addresses, other free node
+/// ports, and may have other load balancers.
 fn forge_spec(home: &ServiceSpec) -> ServiceSpec {
     let is_headless = home.cluster_ip.as_deref() == Some("None");
     let ports = home.ports.iter().flatten();
@@ -84,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn external_names_stay() {
+    fn external_names_are_reflected() {
         let spec = json!({ "type": "ExternalName", "externalName": "db.example.com" });
         insta::assert_yaml_snapshot!(forged(&spec));
     }
 
     #[test]
-    fn the_api_server_stays_at_home() {
+    fn the_service_of_the_api_server_is_not_reflected() {
         let service = |namespace: &str| {
             let meta = json!({ "name": "kubernetes", "namespace": namespace });
             forge(&serde_json::from_value(json!({ "metadata": meta })).unwrap(), &to_milan())

@@ -18,25 +18,25 @@ use crate::{offer_stage::OfferStage, replicate::sent_to};
 /// The fields of a ResourceOffer that decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
-    /// Name of the object, which is that of the provider.
+    /// Name of the object: the cluster name of the provider.
     pub name: &'a str,
-    /// The tenant namespace that it is in.
+    /// Its tenant namespace.
     pub namespace: &'a str,
-    /// The provider, by its own word.
+    /// Cluster id of the provider, as claimed in the spec.
     pub cluster_id: &'a ClusterId,
     /// The offered resources.
     pub quota: &'a BTreeMap<String, Quantity>,
     /// Labels for the virtual node.
     pub labels: &'a BTreeMap<String, String>,
-    /// Name of the virtual node, once it has one.
+    /// Name of the virtual node, if it has one.
     pub virtual_node: Option<&'a str>,
     /// The answer of the home cluster.
     pub answer: OfferPhase,
-    /// The stage that it has reached.
+    /// Its stage.
     pub stage: OfferStage,
     /// The start of its deletion.
     pub deleted: Option<Timestamp>,
-    /// Id of the cluster that it is copied to.
+    /// Id of the cluster to which it is replicated.
     pub sent_to: Option<&'a str>,
     owners: &'a [OwnerReference],
 }
@@ -64,7 +64,7 @@ impl<'a> Offer<'a> {
         }
     }
 
-    /// Whether it belongs to the object with this uid.
+    /// Whether the object with this uid is one of its owners.
     pub fn is_owned_by(&self, uid: &str) -> bool {
         self.owners.iter().any(|owner| owner.uid == uid)
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_and_withdrawal_are_the_same_end() {
+    fn deletion_and_withdrawal_lead_to_the_same_stage() {
         let time = "2026-01-01T00:00:00Z";
         let node = json!([KUBELET_FINALIZER]);
         let draining = OfferStage::Draining(End::Withdrawn);
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_finalizer_of_the_kubelet_tells_of_a_node() {
+    fn only_the_finalizer_of_the_kubelet_shows_a_node() {
         let other = json!({ "finalizers": ["liqo.io/replicator"] });
         assert_eq!(stage(&other, None, Some("Refused")), OfferStage::Over(End::Returned));
     }
 
     #[test]
-    fn an_offer_without_a_status_waits_for_an_answer() {
+    fn an_offer_without_a_status_is_pending() {
         assert_eq!(stage(&json!({}), None, None), OfferStage::Pending);
     }
 }

@@ -12,28 +12,28 @@ use crate::replicate::{received_from, sent_to};
 /// The fields of a ResourceRequest that decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Name of the object, which is that of the cluster that asks: the one field that this cluster
+    /// Name of the object: the cluster name of its consumer. It is the only field that the consumer
     /// can't choose freely.
     pub name: &'a str,
-    /// The tenant namespace that it is in.
+    /// Its tenant namespace.
     pub namespace: &'a str,
     /// Uid of the object.
     pub uid: Option<&'a str>,
-    /// The cluster that asks, by its own word.
+    /// The consumer, as claimed in the spec.
     pub cluster: &'a ClusterIdentity,
-    /// URL of that cluster's auth service.
+    /// URL of the auth service of the consumer.
     pub auth_url: &'a str,
     /// The answer of the provider.
     pub state: RequestState,
-    /// Whether the provider has written a status at all.
+    /// Whether it has a status.
     pub has_status: bool,
-    /// Its creation.
+    /// Its creation time.
     pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub is_deleted: bool,
-    /// Id of the cluster that it is copied to.
+    /// Id of the cluster to which it is replicated.
     pub sent_to: Option<&'a str>,
-    /// Id of the cluster that it is a copy from.
+    /// Id of the cluster from which it is replicated.
     pub received_from: Option<&'a str>,
 }
 

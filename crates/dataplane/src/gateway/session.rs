@@ -17,7 +17,7 @@ use tombolo_api::{
 use tombolo_core::plan::{
     HOST, TUNNEL,
     gateway::{Inputs, Peer},
-    peers::{NotYet, peers},
+    peers::{NoTunnel, peers},
     probe,
 };
 use tombolo_runtime::{observe::Observer, settings::Settings, writer};
@@ -132,11 +132,11 @@ impl Session {
         Ok(())
     }
 
-    fn found(&self) -> Vec<(Arc<TunnelEndpoint>, Result<Peer, NotYet>)> {
+    fn found(&self) -> Vec<(Arc<TunnelEndpoint>, Result<Peer, NoTunnel>)> {
         peers(self.endpoints.state(), &self.mappings.state())
     }
 
-    fn connection(&self, endpoint: &TunnelEndpoint, peer: Result<&Peer, &NotYet>) -> Connection {
+    fn connection(&self, endpoint: &TunnelEndpoint, peer: Result<&Peer, &NoTunnel>) -> Connection {
         let (status, message) = match peer {
             Ok(_) => {
                 let connections = self.connections.borrow();
@@ -144,7 +144,9 @@ impl Session {
                 let status = status.unwrap_or(ConnectionStatus::Connecting);
                 (status, probe::message(status).to_owned())
             }
-            Err(NotYet::Networks) => (ConnectionStatus::Connecting, NotYet::Networks.to_string()),
+            Err(NoTunnel::Networks) => {
+                (ConnectionStatus::Connecting, NoTunnel::Networks.to_string())
+            }
             Err(error) => (ConnectionStatus::Error, error.to_string()),
         };
         Connection {

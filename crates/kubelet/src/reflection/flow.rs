@@ -160,9 +160,9 @@ impl<K: Kind> Flow<K> {
     ) -> Result<(), Error> {
         match change {
             Change::None => Ok(()),
-            Change::Make(object) => self.make(name, object, home).await,
-            Change::Correct { uid, to } => self.correct(name, &uid, &to).await,
-            Change::Remove { uid } => self.remove(name, &uid).await,
+            Change::Create(object) => self.make(name, object, home).await,
+            Change::Update { uid, to } => self.correct(name, &uid, &to).await,
+            Change::Delete { uid } => self.remove(name, &uid).await,
         }
     }
 

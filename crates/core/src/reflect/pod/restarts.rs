@@ -1,9 +1,9 @@
-//! Restarts of an offloaded pod, over all the remote pods that it has had.
+//! Restarts of an offloaded pod, over all its remote pods.
 //!
-//! A remote pod that is made again starts counting at zero, while the pod at home stays the same
-//! one. For its owner that is a restart, so each new remote pod adds one to what was counted
-//! before. The pod at home has the uid of the last remote pod and the restarts before it in an
-//! annotation, which is written together with the status: no process has to remember them.
+//! A recreated remote pod starts counting at zero, while the home pod stays the same. For its owner
+//! that is a restart, so each new remote pod adds one to the previous count. The home pod has the
+//! uid of the last remote pod and the restarts before it in an annotation. It is written together
+//! with the status, so that no process has to keep state.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use tombolo_api::names::RESTARTS_ANNOTATION;
 
 use super::{RawPod, annotation};
 
-/// The fields of a status that count restarts, and those of a spec that name their containers.
+/// Fields of a status with restart counts, and the fields of a spec with the same containers.
 const LISTS: [(&str, &str); 2] =
     [("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")];
 
 /// The last remote pod, and the restarts before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarts {
-    /// The uid of the remote pod.
+    /// Uid of the last remote pod.
     uid: String,
-    /// By the container's name.
+    /// Restarts before it, by container name.
     #[serde(default)]
     before: BTreeMap<String, i32>,
 }
 
 impl Restarts {
-    /// What holds when the status of `remote` is the next one that the pod at home gets.
+    /// The record for the home pod when it gets the status of `remote`.
     pub fn with(home: &RawPod, remote: &RawPod) -> Self {
         let uid = remote.metadata.uid.clone().unwrap_or_default();
         match Self::recorded(home) {
@@ -38,7 +38,7 @@ impl Restarts {
         }
     }
 
-    /// What the pod at home has recorded. An annotation that somebody has spoiled counts as none.
+    /// The record in the home pod's annotation. `None` if it is missing or invalid.
     pub fn recorded(home: &RawPod) -> Option<Self> {
         serde_json::from_str(annotation(&home.metadata, RESTARTS_ANNOTATION)?).ok()
     }
@@ -48,7 +48,7 @@ impl Restarts {
         serde_json::json!(self).to_string()
     }
 
-    /// Adds the restarts before to those in a list of container statuses.
+    /// Adds the earlier restarts to a list of container statuses.
     pub fn add_to(&self, statuses: &mut Value) {
         for status in statuses.as_array_mut().into_iter().flatten() {
             let name = status["name"].as_str().unwrap_or_default();
@@ -58,8 +58,8 @@ impl Restarts {
         }
     }
 
-    /// The restarts before the next remote pod. Only containers of the pod at home count, whatever
-    /// others the remote cluster reports.
+    /// The restarts before the next remote pod. Only containers in the home pod's spec count: the
+    /// remote cluster may report others.
     fn one_more(&self, home: &RawPod) -> BTreeMap<String, i32> {
         let mut all = BTreeMap::new();
         for (statuses, containers) in LISTS {
@@ -79,7 +79,7 @@ fn items<'a>(of: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     of[field].as_array().into_iter().flatten()
 }
 
-/// The restarts in a container status: what is no such number counts as none.
+/// The restarts in a container status; zero if the number is invalid.
 fn count(status: &Value) -> i32 {
     let count = status["restartCount"].as_i64().unwrap_or_default();
     i32::try_from(count.max(0)).unwrap_or(i32::MAX)
@@ -104,7 +104,7 @@ mod tests {
         pod
     }
 
-    /// Shows the status of `remote` at home, as the kubelet does. Returns the restarts of `web`.
+    /// Reflects the status of `remote` to `home`. Returns the restarts of `web`.
     fn show(home: &mut RawPod, remote: &RawPod) -> Value {
         let restarts = Restarts::with(home, remote);
         home.status = remote.status.clone();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_not_started_yet_forgets_nothing() {
+    fn a_pending_remote_pod_keeps_the_count() {
         let mut home = home();
         show(&mut home, &remote("a", &json!(5)));
         let mut pending = remote("b", &json!(0));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_lies_breaks_nothing() {
+    fn invalid_counts_of_the_remote_cluster_are_harmless() {
         let mut home = home();
         show(&mut home, &remote("a", &json!(i64::MAX)));
         assert_eq!(show(&mut home, &remote("b", &json!(7))), i32::MAX);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_that_somebody_has_spoiled_is_written_anew() {
+    fn an_invalid_annotation_is_replaced() {
         let mut home = home();
         show(&mut home, &remote("a", &json!(1)));
         let annotations = home.metadata.annotations.as_mut().unwrap();

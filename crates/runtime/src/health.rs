@@ -1,5 +1,5 @@
-//! Answers the kubelet's probes: alive as long as it answers, ready when the component says so. What
-//! Prometheus asks for is answered on the same port.
+//! Liveness and readiness probes, and metrics for Prometheus, on one port. A component is alive as
+//! long as it answers.
 
 use std::io;
 
@@ -13,20 +13,20 @@ use tokio::{net::TcpListener, sync::watch};
 
 use crate::{listen, metrics, shutdown::Shutdown, task::Task};
 
-/// Name of the task that answers probes.
+/// Name of the task that serves the probes.
 pub const TASK: &str = "probes";
 
-/// Probes are not answered.
+/// The probes can't be served.
 #[derive(Debug, thiserror::Error)]
-#[error("answer probes on port {port}")]
+#[error("serve the probes on port {port}")]
 pub struct Error {
     /// The port of the probes.
     port: u16,
-    /// What failed.
+    /// The cause.
     source: io::Error,
 }
 
-/// Answers in a task of its own, until the end is asked for.
+/// Serves the probes in a task of its own until shutdown.
 pub fn start(
     port: u16,
     ready: watch::Receiver<bool>,
@@ -35,16 +35,16 @@ pub fn start(
     Task::spawn_fallible(TASK, serve(port, ready, shutdown))
 }
 
-/// Serves `/healthz`, `/readyz` and `/metrics` until the end is asked for.
+/// Serves `/healthz`, `/readyz` and `/metrics` until shutdown.
 pub async fn serve(
     port: u16,
     ready: watch::Receiver<bool>,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
-    answer(port, ready, shutdown).await.map_err(|source| Error { port, source })
+    try_serve(port, ready, shutdown).await.map_err(|source| Error { port, source })
 }
 
-async fn answer(port: u16, ready: watch::Receiver<bool>, shutdown: Shutdown) -> io::Result<()> {
+async fn try_serve(port: u16, ready: watch::Receiver<bool>, shutdown: Shutdown) -> io::Result<()> {
     let listener = TcpListener::from_std(listen::everywhere(port)?)?;
     let is_ready = async move || {
         if *ready.borrow() {
@@ -56,11 +56,11 @@ async fn answer(port: u16, ready: watch::Receiver<bool>, shutdown: Shutdown) -> 
     let router = Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(is_ready))
-        .route("/metrics", get(async || measured()));
+        .route("/metrics", get(async || metrics_response()));
     axum::serve(listener, router).with_graceful_shutdown(shutdown.asked_owned()).await
 }
 
-fn measured() -> Response {
+fn metrics_response() -> Response {
     match metrics::text() {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

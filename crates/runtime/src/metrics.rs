@@ -1,5 +1,5 @@
-//! What components count and time, for Prometheus: one registry for each process, which
-//! [`health`](crate::health) serves at `/metrics`.
+//! Prometheus metrics: one registry per process, which [`health`](crate::health) serves at
+//! `/metrics`.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -14,39 +14,39 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// The type of what [`text`] returns, for HTTP.
+/// Content type of [`text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A step on the way from a packet to an identity.
+/// A step of discovery, from an mDNS packet to an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// What was announced in the local network is read.
+    /// Parsing the announcement in the local network.
     Parse,
-    /// The ForeignCluster is made.
+    /// Creating the ForeignCluster.
     Create,
-    /// The other cluster's auth service says who it is.
+    /// Fetching the id and name of the other cluster from its auth service.
     Info,
-    /// The other cluster gives an identity, and it is stored.
+    /// Requesting an identity and storing it.
     Identity,
 }
 
-/// Whether a cluster that was found had given an identity before.
+/// Whether a discovered cluster had issued an identity before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// It was asked for one.
+    /// No: it was requested.
     Never,
-    /// The one that it gave still counts.
+    /// Yes, and it is still valid.
     Before,
 }
 
-/// What became of a request for an identity that the controllers have looked at.
+/// The decision on a request for an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// An identity in the form of a certificate.
+    /// A certificate was issued.
     Certificate,
-    /// An identity in the form of a token.
+    /// A token was issued.
     Token,
-    /// None.
+    /// The request was refused.
     Refused,
 }
 
@@ -89,33 +89,33 @@ impl Outcome {
     }
 }
 
-/// A step took so long.
+/// Records the duration of a step.
 pub fn took(step: Step, time: Duration) {
     METRICS.steps.get_or_create(&step.label()).observe(time.as_secs_f64());
 }
 
-/// So long after a cluster was found there is an identity that counts there.
+/// Records the time from the discovery of a cluster to a valid identity there.
 pub fn known_after(met: Met, time: Duration) {
     METRICS.discovery.get_or_create(&met.label()).observe(time.as_secs_f64());
 }
 
-/// So many clusters are announced in the local networks.
+/// Sets the number of clusters that are announced in the local networks.
 pub fn announced(clusters: usize) {
     METRICS.neighbours.set(i64::try_from(clusters).unwrap_or(i64::MAX));
 }
 
-/// The auth service has answered a request for one of its paths with this status.
+/// Counts a response of the auth service by path and status code.
 pub fn answered(path: &'static str, status: u16) {
     let labels = [("path", path.to_owned()), ("code", status.to_string())];
     METRICS.requests.get_or_create(&labels).inc();
 }
 
-/// The controllers have decided on a request for an identity.
+/// Counts a decision on a request for an identity.
 pub fn decided(outcome: Outcome) {
     METRICS.identities.get_or_create(&outcome.label()).inc();
 }
 
-/// All of them, as Prometheus reads them.
+/// All metrics in the text format of Prometheus.
 pub fn text() -> Result<String, std::fmt::Error> {
     let mut all = String::new();
     text::encode(&mut all, &METRICS.registry)?;
@@ -144,7 +144,7 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
         requests: Family::default(),
         identities: Family::default(),
     };
-    // What has not happened yet is there from the start, and zero.
+    // All series exist from the start, with zero.
     for step in Step::ALL {
         drop(metrics.steps.get_or_create(&step.label()));
     }
@@ -163,7 +163,7 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
     );
     registry.register_with_unit(
         "discovery",
-        "Time from when a cluster was found to an identity there, where the first attempt succeeds",
+        "Time from the discovery of a cluster to an identity there, if the first attempt succeeds",
         Unit::Seconds,
         metrics.discovery.clone(),
     );
@@ -174,12 +174,12 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
     );
     registry.register(
         "auth_requests",
-        "Requests that the auth service has answered",
+        "Responses of the auth service by path and status code",
         metrics.requests.clone(),
     );
     registry.register(
         "identity_requests",
-        "Requests for an identity that were decided on",
+        "Decisions on requests for an identity by outcome",
         metrics.identities.clone(),
     );
     metrics
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_timed_and_counted_can_be_read() {
+    fn recorded_values_are_in_the_text() {
         took(Step::Parse, Duration::from_micros(150));
         known_after(Met::Before, Duration::from_millis(20));
         announced(3);

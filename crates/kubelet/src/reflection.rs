@@ -1,5 +1,5 @@
-//! Reflection: what pods in a remote cluster need of their home namespace is there too, and
-//! follows. One flow for each kind, namespace and peer; home watches are shared between peers.
+//! Reflection: copies the objects that remote pods need from their home namespace to its twin, and
+//! keeps the copies up to date. One flow per kind, namespace and peer; home watches are shared.
 
 mod addresses;
 mod channel;
@@ -27,13 +27,13 @@ pub use home::Homes;
 
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Reflects to one peer, until the end is asked for. The home watches other peers share.
+/// Reflects to one peer until shutdown. Peers share `homes`.
 pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
     let address_service = address_service(&peer.home, peer.settings.ipam_mtls);
     run_with(peer, homes, address_service).await;
 }
 
-/// The same, with this address service.
+/// The same with this address service.
 pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Channel) {
     let addresses = Arc::new(Addresses::new(peer.cluster.cluster_id.clone(), address_service));
     let left = OnceCell::new();
@@ -44,7 +44,7 @@ pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Chann
             let wanted = namespaces.borrow_and_update().clone();
             let is_gone = |pair: &(String, String)| wanted.get(&pair.0) != Some(&pair.1);
             for (pair, flows) in flows.extract_if(.., |pair, _| is_gone(pair)) {
-                // Once they have ended they use nothing any more.
+                // Stopped first, so that no flow requests addresses after the release.
                 for flow in flows {
                     flow.stop().await;
                 }
@@ -52,7 +52,8 @@ pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Chann
             }
             for pair in wanted {
                 flows.entry(pair.clone()).or_insert_with(|| {
-                    info!(cluster = %peer.cluster.cluster_name, namespace = pair.0, to = pair.1, "reflecting");
+                    let cluster = &peer.cluster.cluster_name;
+                    info!(%cluster, namespace = pair.0, twin = pair.1, "reflecting the namespace");
                     vec![
                         start::<Services>(&peer, &homes, &addresses, &pair),
                         start::<EndpointSlices>(&peer, &homes, &addresses, &pair),
@@ -74,8 +75,8 @@ pub async fn run_with(peer: Arc<Peer>, homes: Arc<Homes>, address_service: Chann
     peer.shutdown.or(work).await;
 }
 
-/// Gives back what an earlier process left, if that is not known yet, and what namespaces had that
-/// were left; then waits for ever.
+/// Releases the addresses that an earlier process left behind, and those of namespaces that are no
+/// longer reflected; then waits forever.
 async fn give_back(
     peer: &Peer,
     homes: &Homes,

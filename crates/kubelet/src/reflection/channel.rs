@@ -1,4 +1,4 @@
-//! The way to this cluster's address service.
+//! gRPC channels to the address service of this cluster.
 
 use std::{error::Error, time::Duration};
 
@@ -17,18 +17,18 @@ use tower::service_fn;
 const CONNECT: Duration = Duration::from_secs(5);
 const PING: Duration = Duration::from_secs(4);
 
-/// The address service of this cluster; connected to when it is needed. With `certificates`, each
-/// side shows one.
+/// A channel to the address service of this cluster, connected on first use. With `certificates`,
+/// it uses mutual TLS.
 pub fn address_service(home: &Client, certificates: bool) -> Channel {
     address_service_at(&format!("{}:{IPAM_PORT}", ipam_host()), home, certificates)
 }
 
-/// The same, for one that is at this host and port.
-pub fn address_service_at(place: &str, home: &Client, certificates: bool) -> Channel {
+/// The same for an address service at this host and port.
+pub fn address_service_at(address: &str, home: &Client, certificates: bool) -> Channel {
     let scheme = if certificates { "https" } else { "http" };
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{place}"));
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"));
     let endpoint = endpoint.expect("a host and a port make a URI");
-    // A connection to a process that is gone without a word is given up while a request waits.
+    // Detects a dead connection while a request waits.
     let endpoint = endpoint.connect_timeout(CONNECT).http2_keep_alive_interval(PING);
     let endpoint = endpoint.keep_alive_timeout(PING);
     if !certificates {
@@ -41,15 +41,15 @@ pub fn address_service_at(place: &str, home: &Client, certificates: bool) -> Cha
     }))
 }
 
-/// Every connection is made with the certificate that is stored by then.
+/// Reads the certificate for every connection, so that a renewed one is used.
 async fn secured(
     uri: &Uri,
     secrets: &Api<Secret>,
 ) -> Result<TlsStream<TcpStream>, Box<dyn Error + Send + Sync>> {
     let secret = secrets.get(IPAM_CLIENT_SECRET).await?;
     let config = Identity::of(&secret)?.client()?;
-    let place = (uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(IPAM_PORT));
-    let stream = TcpStream::connect(place).await?;
+    let address = (uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(IPAM_PORT));
+    let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let name = ServerName::try_from(ipam_host())?;
     Ok(TlsConnector::from(std::sync::Arc::new(config)).connect(name, stream).await?)

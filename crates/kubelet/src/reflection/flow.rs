@@ -1,5 +1,5 @@
-//! One kind, from one namespace to its twin in one peer: whatever changes on either side, the
-//! object is looked at again, and made what it should be.
+//! Reflects one kind from a namespace to its twin in one peer. A change on either side reconciles
+//! the object.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -30,25 +30,25 @@ use crate::peer::Peer;
 
 const MANAGER: &str = "liqo-kubelet";
 
-/// What could not be done.
+/// An object could not be reflected.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("look whether there is {0}")]
+    #[error("read {0}")]
     Read(String, #[source] kube::Error),
     #[error(
-        "{0} is there already and was not reflected, so yours is not: remove that one, or rename \
-         yours"
+        "{0} already exists and is not a reflected object: delete it, or rename the object in this \
+         cluster"
     )]
     Taken(String),
     #[error("write {0}")]
     Write(String, #[source] kube::Error),
     #[error("delete {0}")]
     Delete(String, #[source] kube::Error),
-    #[error("name the endpoints of {0}")]
+    #[error("translate the endpoint addresses of {0}")]
     Name(String, #[source] addresses::Error),
 }
 
-/// One kind, from one namespace to its twin in one peer.
+/// Reflects one kind from a namespace to its twin in one peer.
 pub struct Flow<K: Kind> {
     peer: Arc<Peer>,
     events: Events,
@@ -60,7 +60,7 @@ pub struct Flow<K: Kind> {
 }
 
 impl<K: Kind> Flow<K> {
-    /// From a namespace to its twin.
+    /// A flow from `home_namespace` to its twin `namespace`.
     pub fn new(
         peer: Arc<Peer>,
         home: Arc<HomeWatch<K::Home>>,
@@ -83,28 +83,28 @@ impl<K: Kind> Flow<K> {
         }
     }
 
-    /// Never ends by itself.
+    /// Runs until it is dropped.
     pub async fn run(self) {
         let (queue, asked) = queue();
         let mut touched = self.home.touched.subscribe();
         let ours = format!("{ORIGIN_LABEL}={}", self.route.origin);
         let home = &self.home.objects;
-        let (tell, index) = (queue.clone(), home.index().clone());
+        let (remote_queue, index) = (queue.clone(), home.index().clone());
         let remote = Watched::telling(
             self.remote.clone(),
             watcher::Config::default().labels(&ours),
             move |changed, remote| match changed.into() {
-                Touched::One(name) => tell.push(name),
-                Touched::All => all(&index, remote, &tell),
+                Touched::One(name) => remote_queue.push(name),
+                Touched::All => enqueue_all(&index, remote, &remote_queue),
             },
         );
-        let look_at_all = || all(home.index(), remote.index(), &queue);
+        let enqueue_all = || enqueue_all(home.index(), remote.index(), &queue);
         let follow_home = async {
-            look_at_all();
+            enqueue_all();
             loop {
                 match touched.recv().await {
                     Ok(Touched::One(name)) => queue.push(name),
-                    Ok(Touched::All) | Err(RecvError::Lagged(_)) => look_at_all(),
+                    Ok(Touched::All) | Err(RecvError::Lagged(_)) => enqueue_all(),
                     Err(RecvError::Closed) => return std::future::pending().await,
                 }
             }
@@ -112,25 +112,25 @@ impl<K: Kind> Flow<K> {
         let follow_networks = async {
             let mut networks = self.peer.networks.clone();
             while K::HAS_ADDRESSES && networks.changed().await.is_ok() {
-                look_at_all();
+                enqueue_all();
             }
             std::future::pending::<()>().await;
         };
         let work = queue::run("reflection", asked, async |name| {
             home.filled().await;
             remote.filled().await;
-            self.look_at(name, &remote).await
+            self.reconcile(name, &remote).await
         });
         tokio::join!(follow_home, follow_networks, work);
     }
 
-    async fn look_at(&self, name: String, remote: &Watched<K::Remote>) -> Result<(), Error> {
+    async fn reconcile(&self, name: String, remote: &Watched<K::Remote>) -> Result<(), Error> {
         let home = self.home.objects.get(&self.home_namespace, &name);
         let home = home.filter(|home| home.meta().deletion_timestamp.is_none());
         let have = remote.get(&self.route.namespace, &name);
         let networks = *self.peer.networks.borrow();
         let (want, unnamed) = match (&home, &networks) {
-            // What is there stays until it is known how it should be.
+            // The copy stays as it is until the networks are known.
             (Some(_), None) if K::HAS_ADDRESSES => return Ok(()),
             (Some(home), Some(networks)) if K::HAS_ADDRESSES => {
                 let unnamed = K::unnamed(home, &self.peer.node, networks);
@@ -148,7 +148,7 @@ impl<K: Kind> Flow<K> {
             (None, _) => (None, None),
         };
         self.act(&name, decide(want, have.as_deref()), home.as_deref()).await?;
-        unnamed.map_or(Ok(()), |error| Err(Error::Name(self.what(&name), error)))
+        unnamed.map_or(Ok(()), |error| Err(Error::Name(self.describe(&name), error)))
     }
 
     async fn act(
@@ -171,25 +171,25 @@ impl<K: Kind> Flow<K> {
         object: K::Remote,
         home: Option<&K::Home>,
     ) -> Result<(), Error> {
-        // The watch sees only what is ours.
+        // The watch sees only reflected objects.
         let there = match K::IS_COMMON {
             true => {
                 let there = self.remote.get_opt(name).await;
-                there.map_err(|error| Error::Read(self.what(name), error))?
+                there.map_err(|error| Error::Read(self.describe(name), error))?
             }
             false => None,
         };
         match there {
             None => {
                 let made = writer::apply(&self.remote, MANAGER, &object).await;
-                made.map(drop).map_err(|error| Error::Write(self.what(name), error))
+                made.map(drop).map_err(|error| Error::Write(self.describe(name), error))
             }
             Some(there) if is_from(there.meta(), &self.route.origin) => {
                 let uid = there.uid().unwrap_or_default();
                 self.correct(name, &uid, &object).await
             }
             Some(_) => {
-                let taken = Error::Taken(self.what(name));
+                let taken = Error::Taken(self.describe(name));
                 if let Some(home) = home {
                     self.events.warning(home, "NotReflected", &taken.to_string()).await;
                 }
@@ -201,18 +201,18 @@ impl<K: Kind> Flow<K> {
     async fn correct(&self, name: &str, uid: &str, to: &K::Remote) -> Result<(), Error> {
         match writer::apply_to(&self.remote, MANAGER, uid, to).await {
             Ok(_) => Ok(()),
-            // What can't be changed is made anew, which its deletion leads to.
+            // An immutable field has changed: the object is recreated after its deletion.
             Err(kube::Error::Api(status)) if status.code == 422 => self.remove(name, uid).await,
-            Err(error) => Err(Error::Write(self.what(name), error)),
+            Err(error) => Err(Error::Write(self.describe(name), error)),
         }
     }
 
     async fn remove(&self, name: &str, uid: &str) -> Result<(), Error> {
         let deleted = writer::delete_if_same(&self.remote, name, Some(uid)).await;
-        deleted.map_err(|error| Error::Delete(self.what(name), error))
+        deleted.map_err(|error| Error::Delete(self.describe(name), error))
     }
 
-    fn what(&self, name: &str) -> String {
+    fn describe(&self, name: &str) -> String {
         let (kind, namespace) = (K::Remote::kind(&()), &self.route.namespace);
         format!(
             "{kind} {name} in namespace {namespace} of cluster {}",
@@ -221,8 +221,8 @@ impl<K: Kind> Flow<K> {
     }
 }
 
-/// Whatever there is on either side.
-fn all<H, R>(home: &Store<H>, remote: &Store<R>, queue: &Queue<String>)
+/// Enqueues the objects of both sides.
+fn enqueue_all<H, R>(home: &Store<H>, remote: &Store<R>, queue: &Queue<String>)
 where
     H: Resource<DynamicType = ()> + Clone + 'static,
     R: Resource<DynamicType = ()> + Clone + 'static,

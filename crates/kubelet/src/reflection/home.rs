@@ -1,5 +1,4 @@
-//! What is in the namespaces of this cluster: one watch for each kind and namespace, however many
-//! peers it is reflected to.
+//! Watches of local namespaces: one per kind and namespace, shared by all peers.
 
 use std::{
     any::Any,
@@ -12,17 +11,17 @@ use kube::{Api, Client, Resource, ResourceExt, core::NamespaceResourceScope, run
 use tokio::sync::broadcast;
 use tombolo_runtime::observe::{Changed, Object, Watched};
 
-/// An object that can be watched in a namespace.
+/// A namespaced kind that can be watched.
 pub trait Namespaced: Object + Resource<Scope = NamespaceResourceScope> {}
 
 impl<K> Namespaced for K where K: Object + Resource<Scope = NamespaceResourceScope> {}
 
-/// What has changed.
+/// A change of watched objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// The object of this name.
+    /// The object with this name has changed.
     One(String),
-    /// Whatever there is.
+    /// Any object may have changed.
     All,
 }
 
@@ -35,16 +34,16 @@ impl<K: ResourceExt> From<Changed<'_, K>> for Touched {
     }
 }
 
-/// One kind in one namespace of this cluster.
+/// A watch of one kind in one local namespace.
 #[derive(Debug)]
 pub struct HomeWatch<K: Namespaced> {
-    /// What there is.
+    /// The objects.
     pub objects: Watched<K>,
-    /// What has changed.
+    /// Changes of the objects.
     pub touched: broadcast::Sender<Touched>,
 }
 
-/// The watches that somebody uses.
+/// The watches in use.
 pub struct Homes {
     client: Client,
     watches: Mutex<BTreeMap<(String, String), Weak<dyn Any + Send + Sync>>>,
@@ -56,16 +55,16 @@ impl Debug for Homes {
     }
 }
 
-/// Changes that a slow flow may fall behind; then it looks at everything.
+/// Changes that a flow may lag behind. Beyond that, it reconciles all objects.
 const BUFFERED: usize = 1024;
 
 impl Homes {
-    /// In this cluster, none yet.
+    /// No watches yet.
     pub fn new(client: Client) -> Self {
         Self { client, watches: Mutex::default() }
     }
 
-    /// The watch of a kind in a namespace; it ends when nobody has it any more.
+    /// The watch of a kind in a namespace. It ends with its last user.
     pub(super) fn of<K: Namespaced>(&self, namespace: &str) -> Arc<HomeWatch<K>> {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|_, watch| watch.strong_count() > 0);
@@ -75,11 +74,11 @@ impl Homes {
             return shared;
         }
         let touched = broadcast::Sender::new(BUFFERED);
-        let tell = touched.clone();
+        let sender = touched.clone();
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
         let objects = Watched::telling(api, watcher::Config::default(), move |changed, _| {
-            // Nobody may be listening just now.
-            let _ = tell.send(changed.into());
+            // An error means that there are no receivers at the moment.
+            let _ = sender.send(changed.into());
         });
         let watch = Arc::new(HomeWatch { objects, touched });
         let shared: Arc<dyn Any + Send + Sync> = watch.clone();

@@ -1,4 +1,4 @@
-//! The kinds that are reflected: what each is at home, what it is over there.
+//! The reflected kinds: their local and their remote type.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -20,27 +20,27 @@ use tombolo_core::{
 
 use super::home::Namespaced;
 
-/// A kind that is reflected.
+/// A reflected kind.
 pub trait Kind: Send + Sync + 'static {
-    /// What it is in this cluster.
+    /// The type in this cluster.
     type Home: Namespaced;
-    /// What it is over there.
+    /// The type in the remote cluster.
     type Remote: Namespaced + Serialize;
 
-    /// Whether addresses are in it, which are others over there.
+    /// Whether it contains addresses to translate.
     const HAS_ADDRESSES: bool = false;
 
-    /// Whether somebody else may have made one of the same name over there.
+    /// Whether users of the remote cluster may create objects of this kind with the same name.
     const IS_COMMON: bool = true;
 
-    /// The object over there. `None`: it is not reflected.
+    /// The remote object. `None`: it is not reflected.
     fn forge(
         home: &Self::Home,
         route: &ReflectionRoute,
         view: Option<View<'_>>,
     ) -> Option<Self::Remote>;
 
-    /// The addresses that only the address service can name.
+    /// Addresses that the address service has to map.
     fn unnamed(_home: &Self::Home, _node: &str, _networks: &Networks) -> BTreeSet<IpAddr> {
         BTreeSet::new()
     }
@@ -59,7 +59,7 @@ impl Kind for Services {
     }
 }
 
-/// EndpointSlices, which are ShadowEndpointSlices over there.
+/// EndpointSlices, reflected as ShadowEndpointSlices.
 #[derive(Debug)]
 pub struct EndpointSlices;
 

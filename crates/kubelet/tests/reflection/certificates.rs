@@ -1,4 +1,4 @@
-//! The way to an address service that wants certificates.
+//! The channel to an address service with mutual TLS.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
@@ -13,7 +13,7 @@ use tombolo_testbed::answer_to;
 use crate::{RUNTIME, ipam, shop::Shop};
 
 #[test]
-fn a_certificate_is_shown_and_a_new_one_found() {
+fn the_client_presents_its_certificate_and_uses_a_renewed_one() {
     RUNTIME.block_on(async {
         let shop = Shop::new("certified").await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -26,10 +26,10 @@ fn a_certificate_is_shown_and_a_new_one_found() {
             let request = MapRequest { cluster_id, ip: "10.244.1.2".into(), owner: None };
             client.map_endpoint_ip(request).await.ok().map(|answer| answer.into_inner().ip)
         };
-        // The first certificate may not be there yet.
-        assert_eq!(answer_to("it is answered", &mut map).await, "10.71.1.2");
+        // The first certificate may not exist yet.
+        assert_eq!(answer_to("a response", &mut map).await, "10.71.1.2");
 
-        // All certificates are others, and so is the process that serves.
+        // Replace all certificates and the server.
         let before = shop.rome.get_in::<Secret>(NAMESPACE, IPAM_CLIENT_SECRET).await.unwrap();
         shop.rome.delete_in::<Secret>(NAMESPACE, IPAM_AUTHORITY_SECRET).await;
         let is_new = |secret: &Secret| secret.resource_version() != before.resource_version();
@@ -37,7 +37,7 @@ fn a_certificate_is_shown_and_a_new_one_found() {
         service.end().await;
         let listener = TcpListener::bind(address).await.unwrap();
         let service = ipam::serve_secured(&shop.rome, listener).await;
-        assert_eq!(answer_to("it is answered again", &mut map).await, "10.71.1.2");
+        assert_eq!(answer_to("a response with the new certificates", &mut map).await, "10.71.1.2");
         service.end().await;
     });
 }

@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 
 static SERVICE: OnceCell<(AddressService, SocketAddr)> = OnceCell::const_new();
 
-/// A client of the service, which knows a cluster: there, rome's external network is 10.72.0.0/16.
+/// A client of the service. In `cluster`, rome's ExternalCIDR is translated to 10.72.0.0/16.
 pub async fn client(rome: &Side, cluster: &ClusterId) -> Channel {
     let (ipam, address) = SERVICE.get_or_init(async || serve(rome).await).await;
     let cidr = |text: &str| text.parse::<Cidr>().unwrap();
@@ -31,7 +31,7 @@ pub async fn client(rome: &Side, cluster: &ClusterId) -> Channel {
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
 }
 
-/// The same service for those who show a certificate, until it is ended.
+/// Serves the same service with mutual TLS.
 pub async fn serve_secured(rome: &Side, listener: TcpListener) -> Secured {
     let (ipam, _) = SERVICE.get_or_init(async || serve(rome).await).await;
     let shutdown = Shutdown::new();
@@ -43,7 +43,7 @@ pub async fn serve_secured(rome: &Side, listener: TcpListener) -> Secured {
     Secured { shutdown, served }
 }
 
-/// One who serves those who show a certificate.
+/// A server with mutual TLS.
 pub struct Secured {
     shutdown: Shutdown,
     served: JoinHandle<Result<(), ServeError>>,

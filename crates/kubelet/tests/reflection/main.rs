@@ -1,5 +1,5 @@
-//! Reflection between two real API servers: what is in a home namespace is in its twin, follows,
-//! is put right and goes.
+//! Reflection between two real API servers: objects of a home namespace are copied to its twin,
+//! updated, repaired and deleted.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -29,7 +29,7 @@ use shop::Shop;
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 #[test]
-fn objects_appear_follow_are_put_right_and_go() {
+fn objects_are_copied_updated_repaired_and_deleted() {
     RUNTIME.block_on(async {
         let shop = Shop::new("follows").await;
         let web =
@@ -47,21 +47,21 @@ fn objects_appear_follow_are_put_right_and_go() {
         shop.there::<Secret>("login", |_| true).await;
         shop.there::<ConfigMap>("settings", |map| data(map, "b") == Some("2")).await;
 
-        // It follows what changes at home, also what is no longer wanted.
+        // Changes at home are copied, removed keys too.
         shop.put::<ConfigMap>("settings", json!({ "data": { "a": "3" } })).await;
-        let is_followed = |map: &ConfigMap| data(map, "a") == Some("3") && data(map, "b").is_none();
-        shop.there::<ConfigMap>("settings", is_followed).await;
+        let is_updated = |map: &ConfigMap| data(map, "a") == Some("3") && data(map, "b").is_none();
+        shop.there::<ConfigMap>("settings", is_updated).await;
 
-        // What somebody changes or deletes over there is put right.
+        // Changes and deletions in the remote cluster are reverted.
         let api: Api<ConfigMap> = shop.remote_api();
-        let meddled = json!({ "data": { "a": "4" } });
-        api.patch("settings", &PatchParams::default(), &Patch::Merge(meddled)).await.unwrap();
-        shop.there::<ConfigMap>("settings", is_followed).await;
+        let changed = json!({ "data": { "a": "4" } });
+        api.patch("settings", &PatchParams::default(), &Patch::Merge(changed)).await.unwrap();
+        shop.there::<ConfigMap>("settings", is_updated).await;
         let before = api.get("settings").await.unwrap().uid();
         api.delete("settings", &DeleteParams::default()).await.unwrap();
         shop.there::<ConfigMap>("settings", |map| map.uid() != before).await;
 
-        // What can't be changed in place is made anew.
+        // An object is recreated if an immutable field changes.
         shop.delete::<Service>("web").await;
         shop.put::<Service>(
             "web",
@@ -76,7 +76,7 @@ fn objects_appear_follow_are_put_right_and_go() {
         shop.delete::<Service>("web").await;
         shop.gone::<Service>("web").await;
 
-        // What goes at home while nobody looks goes over there when somebody does.
+        // Objects that were deleted while no reflection ran are deleted at the next start.
         reflection.end().await;
         shop.delete::<ConfigMap>("settings").await;
         let _reflection = shop.reflect();
@@ -86,15 +86,15 @@ fn objects_appear_follow_are_put_right_and_go() {
 }
 
 #[test]
-fn the_certificate_of_a_cluster_is_not_reflected() {
+fn the_ca_certificate_of_a_cluster_is_not_reflected() {
     RUNTIME.block_on(async {
-        // Milan's own would be in the way of a copy, and is made by its controller manager.
+        // Milan's controller manager would create its own, which would hide a copy.
         let stopped = Shop::milan().await.stop(1, Component::ControllerManager);
         let stopped = stopped.expect("it stops");
         let shop = Shop::new("certificate").await;
         shop.rome.until_in::<ConfigMap>(&shop.namespace, "kube-root-ca.crt", |_| true).await;
         let _reflection = shop.reflect();
-        // Whatever was there at first has been looked at once later changes have come.
+        // Existing objects have been reconciled once later changes arrive.
         for a in ["1", "2", "3"] {
             shop.put::<ConfigMap>("settings", json!({ "data": { "a": a } })).await;
             shop.there::<ConfigMap>("settings", |map| data(map, "a") == Some(a)).await;
@@ -106,7 +106,7 @@ fn the_certificate_of_a_cluster_is_not_reflected() {
 }
 
 #[test]
-fn what_is_somebody_elses_is_left_alone() {
+fn objects_that_were_not_reflected_are_left_alone() {
     RUNTIME.block_on(async {
         let shop = Shop::new("taken").await;
         let theirs = json!({ "metadata": { "name": "settings" }, "data": { "a": "theirs" } });
@@ -118,7 +118,7 @@ fn what_is_somebody_elses_is_left_alone() {
         let _reflection = shop.reflect();
         shop.there::<ConfigMap>("other", |_| true).await;
         let events: Api<k8s_openapi::api::events::v1::Event> = shop.rome.within(&shop.namespace);
-        answer_to("an event says so", async || {
+        answer_to("an Event NotReflected", async || {
             let events = events.list(&Default::default()).await.unwrap();
             events.into_iter().find(|e| e.reason.as_deref() == Some("NotReflected"))
         })
@@ -126,14 +126,14 @@ fn what_is_somebody_elses_is_left_alone() {
         assert_eq!(data(&api.get("settings").await.unwrap(), "a"), Some("theirs"));
         assert!(api.get("settings").await.unwrap().labels().is_empty());
 
-        // Once that one is gone there is room.
+        // It is reflected once the other object is gone.
         api.delete("settings", &DeleteParams::default()).await.unwrap();
         shop.there::<ConfigMap>("settings", |map| data(map, "a") == Some("ours")).await;
     });
 }
 
 #[test]
-fn endpoints_are_known_by_their_address_over_there() {
+fn endpoints_have_translated_addresses() {
     RUNTIME.block_on(async {
         let shop = Shop::new("endpoints").await;
         let slice = json!({
@@ -162,7 +162,7 @@ fn endpoints_are_known_by_their_address_over_there() {
         assert_eq!(shadow.labels()["kubernetes.io/service-name"], "web");
         assert!(shadow.spec.template.endpoints.iter().all(|e| e.node_name.is_none()));
 
-        // Readiness follows; an address that nobody uses any more is given back.
+        // Readiness is copied; an unused address is released.
         let slice = json!({
             "metadata": { "labels": { "kubernetes.io/service-name": "web" } },
             "addressType": "IPv4",
@@ -175,14 +175,14 @@ fn endpoints_are_known_by_their_address_over_there() {
         });
         let conditions = shadow.await.spec.template.endpoints[0].conditions.clone().unwrap();
         assert_eq!(conditions.ready, Some(false));
-        is_given_back(&shop, "192.0.2.7").await;
+        is_released(&shop, "192.0.2.7").await;
         shop.delete::<EndpointSlice>("web-1").await;
         shop.gone::<ShadowEndpointSlice>("web-1").await;
     });
 }
 
 #[test]
-fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
+fn the_copies_of_a_namespace_that_leaves_the_map_stay_unchanged() {
     RUNTIME.block_on(async {
         let shop = Shop::new("leaves").await;
         shop.networks.send_replace(Some(networks()));
@@ -193,8 +193,8 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
         shop.there::<ShadowEndpointSlice>("web-1", |shadow| addresses(shadow).len() == 1).await;
         assert!(is_mapped(&shop.rome, "192.0.2.8").await);
         shop.namespaces.send_replace(BTreeMap::new());
-        is_given_back(&shop, "192.0.2.8").await;
-        // The flows have heard of it once another namespace of the same send is reflected.
+        is_released(&shop, "192.0.2.8").await;
+        // The flows have ended once a namespace of a later update is reflected.
         let other = Shop::new("stays").await;
         other.put::<ConfigMap>("settings", json!({ "data": { "a": "1" } })).await;
         shop.namespaces.send_replace([(other.namespace.clone(), other.twin.clone())].into());
@@ -207,7 +207,7 @@ fn a_namespace_that_leaves_the_map_is_left_as_it_is() {
 }
 
 #[test]
-fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
+fn addresses_of_a_slice_deleted_while_no_reflection_runs_are_released() {
     RUNTIME.block_on(async {
         let shop = Shop::new("restarted").await;
         shop.networks.send_replace(Some(networks()));
@@ -221,7 +221,7 @@ fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
         reflection.end().await;
         shop.delete::<EndpointSlice>("goes").await;
         assert!(is_mapped(&shop.rome, "192.0.2.10").await);
-        // Others have asked the address service for the same peer, one of them without a name.
+        // Mappings of other owners for the same peer, one of them without an owner.
         for (ip, owner) in [("192.0.2.30", Some("other".to_owned())), ("192.0.2.31", None)] {
             let (cluster_id, ip) = (shop.cluster.cluster_id.to_string(), ip.into());
             let request = MapRequest { cluster_id, ip, owner };
@@ -229,12 +229,12 @@ fn what_a_slice_had_that_goes_while_nobody_looks_is_given_back() {
         }
 
         let _reflection = shop.reflect();
-        is_given_back(&shop, "192.0.2.10").await;
+        is_released(&shop, "192.0.2.10").await;
         let after = shop.there("stays", is_named).await;
         assert_eq!(addresses(&after), addresses(&before));
         assert!(is_mapped(&shop.rome, "192.0.2.9").await);
         for others in ["192.0.2.30", "192.0.2.31"] {
-            assert!(is_mapped(&shop.rome, others).await, "{others} is somebody else's");
+            assert!(is_mapped(&shop.rome, others).await, "{others} has another owner");
         }
     });
 }
@@ -247,9 +247,9 @@ fn slice_of(ip: &str) -> Value {
     })
 }
 
-async fn is_given_back(shop: &Shop, ip: &str) {
-    let ask = async || is_mapped(&shop.rome, ip).await;
-    eventually("the address is given back", ask, |is_mapped| !is_mapped).await;
+async fn is_released(shop: &Shop, ip: &str) {
+    let mapped = async || is_mapped(&shop.rome, ip).await;
+    eventually("the address is released", mapped, |is_mapped| !is_mapped).await;
 }
 
 fn networks() -> Networks {

@@ -1,4 +1,4 @@
-//! A namespace, its twin, and what reflects between them.
+//! A namespace, its twin, and the reflection between them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,7 +24,7 @@ use crate::ipam;
 
 static BED: OnceCell<Testbed> = OnceCell::const_new();
 
-/// A namespace of rome, its twin in milan, and what reflects between them.
+/// A namespace of rome, its twin in milan, and the inputs of the reflection.
 pub struct Shop {
     pub rome: Side,
     pub milan: Side,
@@ -36,7 +36,7 @@ pub struct Shop {
     address_service: Channel,
 }
 
-/// What reflects.
+/// A running reflection.
 pub struct Reflection {
     shutdown: Shutdown,
     task: JoinHandle<()>,
@@ -57,7 +57,7 @@ impl Shop {
         let twin = format!("{namespace}-rome");
         rome.put::<Namespace>(namespace, json!({})).await;
         milan.put::<Namespace>(&twin, json!({})).await;
-        // A cluster of its own, so that none gives back what another one uses.
+        // A cluster id per test, so that no test releases addresses of another one.
         let cluster = ClusterIdentity {
             cluster_id: format!("id-of-{namespace}").parse().expect("an id"),
             cluster_name: milan.settings.cluster_name.clone(),
@@ -69,12 +69,12 @@ impl Shop {
         Self { rome, milan, cluster, namespace, twin, namespaces, networks, address_service }
     }
 
-    /// The cluster that all twins are in.
+    /// The cluster of all twins.
     pub async fn milan() -> &'static Cluster {
         BED.get_or_init(start).await.cluster("milan")
     }
 
-    /// Until it is ended.
+    /// Starts the reflection.
     pub fn reflect(&self) -> Reflection {
         let shutdown = Shutdown::new();
         let cluster = self.cluster.clone();
@@ -99,7 +99,7 @@ impl Shop {
         Reflection { shutdown, task: tokio::spawn(running) }
     }
 
-    /// Rome's, for another client than the kubelet.
+    /// Another client of rome's address service.
     pub fn address_service(&self) -> IpamClient<Channel> {
         IpamClient::new(self.address_service.clone())
     }

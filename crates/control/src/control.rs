@@ -1,4 +1,4 @@
-//! `tombolo control`: starts the controllers, in the one replica that leads.
+//! `tombolo control`: starts the controllers in the leading replica.
 
 use std::{net::Ipv6Addr, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
 
 const HEALTH_PORT: u16 = 8080;
 
-/// Runs until the end is asked for, or until another replica leads.
+/// Runs until shutdown, or until another replica leads.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
@@ -32,7 +32,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     tasks.spawn_fallible(health::TASK, probes);
 
     let context = Context::new(client.clone(), settings.clone(), shutdown.clone());
-    // Every replica answers the API server.
+    // Every replica serves the webhook.
     let listener = webhook::listen()?;
     tasks.spawn("webhook", webhook::run(Arc::new(context.clone()), listener));
     ready.send_replace(true);
@@ -40,7 +40,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let leading = lease::lead(client, NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
     let end = leading.shutdown.clone();
     if end.is_asked() {
-        // It never led: what is stored is none of its business.
+        // This replica never led, so it must not write.
         tasks.join_all().await;
         leading.end().await;
         return Ok(());
@@ -54,22 +54,22 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
         Some(ended) = addresses.join_next() => ended,
         Some(ended) = tasks.join_next() => ended,
     };
-    ended.context("a controller has failed")?;
+    ended.context("a controller failed")?;
     if !end.is_asked() {
-        bail!("a controller has ended by itself");
+        bail!("a controller ended unexpectedly");
     }
-    // Whoever still asks is told, at least that another replica leads.
+    // Pending requests get a response, if only that another replica leads.
     addresses.join_all().await;
     while tasks.join_next().await.is_some() {
         if !shutdown.is_asked() {
-            bail!("another replica leads: starting again");
+            bail!("lost the leadership to another replica: restart");
         }
     }
     leading.end().await;
     Ok(())
 }
 
-/// The address service: the only one in the set.
+/// Starts the address service. It is the only task of the returned set.
 fn serve_addresses(
     tasks: &mut Tasks,
     context: &Arc<Context>,
@@ -78,8 +78,8 @@ fn serve_addresses(
 ) -> Tasks {
     let tls = context.settings.ipam_mtls.then(|| {
         let (serving, tls) = watch::channel(None);
-        let kept = certificates::keep(context.clone(), serving);
-        tasks.spawn("certificates of the address service", kept);
+        let maintained = certificates::keep(context.clone(), serving);
+        tasks.spawn("certificates of the address service", maintained);
         tls
     });
     let served = ipam.serve((Ipv6Addr::UNSPECIFIED, IPAM_PORT).into(), leading, tls);
@@ -88,7 +88,7 @@ fn serve_addresses(
     addresses
 }
 
-/// Every controller, one task each.
+/// Starts the controllers, one task each.
 fn start(tasks: &mut Tasks, context: &Arc<Context>, ipam: AddressService, leading: Leading) {
     tasks.spawn("leader", leader::run(context.clone(), leading));
     tasks.spawn("network_config", network_config::run(context.clone(), ipam));

@@ -1,5 +1,5 @@
-//! Controllers, the address service, the auth service, discovery, the admission webhook. The program
-//! runs [`control`], [`auth`] and [`discovery`], and shows what [`auth_url`] finds.
+//! Controllers, the address service, the auth service, discovery, the admission webhook. The binary
+//! runs [`control`], [`auth`] and [`discovery`], and prints the URL that [`auth_url`] finds.
 
 pub mod auth;
 pub mod auth_url;

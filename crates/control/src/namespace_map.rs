@@ -1,4 +1,5 @@
-//! The NamespaceMap for every cluster that offers resources: which namespaces it is to have.
+//! Maintains the NamespaceMap for every cluster that offers resources: the namespaces that are
+//! offloaded to it.
 
 use std::sync::Arc;
 
@@ -25,30 +26,30 @@ use tombolo_runtime::{
 
 use crate::context::Context;
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(ctx: Arc<Context>) {
     let (queue, asked) = queue();
-    let seen = Seen::new(&ctx);
-    seen.feed(&queue);
+    let state = State::new(&ctx);
+    state.feed(&queue);
     let work = queue::run("namespace_map", asked, async |namespace: String| {
-        seen.filled().await;
-        seen.reconcile(&namespace).await
+        state.filled().await;
+        state.reconcile(&namespace).await
     });
     ctx.shutdown.or(work).await;
 }
 
-/// What could not be done.
+/// A NamespaceMap could not be updated.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("write the NamespaceMap for cluster {0} into namespace {1}")]
+    #[error("write the NamespaceMap for cluster {0} in namespace {1}")]
     Write(ClusterName, String, #[source] kube::Error),
-    #[error("delete the NamespaceMap {1} in namespace {0}")]
+    #[error("delete NamespaceMap {1} in namespace {0}")]
     Delete(String, String, #[source] kube::Error),
 }
 
 const MANAGER: &str = "liqo-control/namespace-map";
 
-struct Seen {
+struct State {
     client: Client,
     home: ClusterName,
     clusters: Arc<Watched<ForeignCluster>>,
@@ -57,11 +58,11 @@ struct Seen {
     offers: Arc<Watched<ResourceOffer>>,
     offloadings: Arc<Watched<NamespaceOffloading>>,
     peers: Peers,
-    /// The maps that this cluster has made, by namespace.
+    /// The maps of this cluster by tenant namespace.
     ours: IndexBy<String, NamespaceMap>,
 }
 
-impl Seen {
+impl State {
     fn new(ctx: &Context) -> Self {
         let watches = &ctx.watches;
         let (clusters, maps) = (watches.of(), watches.of::<NamespaceMap>());
@@ -79,16 +80,16 @@ impl Seen {
         }
     }
 
-    /// By tenant namespace. Each has at most one map of ours.
+    /// Enqueues tenant namespaces. Each has at most one map of this cluster.
     fn feed(&self, queue: &Queue<String>) {
         self.maps.feed(queue, ResourceExt::namespace);
         self.offers.feed(queue, ResourceExt::namespace);
         self.clusters.feed_changes(queue, |change| {
-            let is_news =
+            let is_changed =
                 change.is_of(|cluster| (namespace_of(cluster), &cluster.spec.cluster_identity));
             change
                 .both()
-                .filter(|_| is_news)
+                .filter(|_| is_changed)
                 .filter_map(namespace_of)
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
@@ -145,20 +146,20 @@ impl Seen {
     }
 }
 
-/// The clusters that have offered something.
+/// The clusters that offer resources.
 #[derive(Clone)]
 struct Peers {
     /// By tenant namespace.
     clusters: IndexBy<String, ForeignCluster>,
-    /// What they offer, by tenant namespace.
+    /// Their offers by tenant namespace.
     offers: IndexBy<String, ResourceOffer>,
-    /// The same, by the name of the virtual node.
+    /// Their offers by the name of the virtual node.
     offers_by_node: IndexBy<String, ResourceOffer>,
     nodes: Store<Node>,
     all: Store<ResourceOffer>,
 }
 
-/// A cluster that has offered something.
+/// A cluster that offers resources.
 struct Peer {
     identity: ClusterIdentity,
     offer: Arc<ResourceOffer>,
@@ -184,8 +185,8 @@ impl Peers {
         tokio::join!(self.clusters.filled(), self.offers.filled());
     }
 
-    /// The one with this tenant namespace. Who has made an offer, its namespace says, and not the
-    /// offer.
+    /// The peer with this tenant namespace. The namespace tells whose offer it is: the peer writes
+    /// the fields of the offer.
     fn at(&self, namespace: &str) -> Option<Peer> {
         let offer = self.offers.get(namespace).into_iter().next()?;
         let clusters = self.clusters.get(namespace);
@@ -194,7 +195,7 @@ impl Peers {
         Some(Peer { identity, offer, node })
     }
 
-    /// The tenant namespace of the cluster that a node stands for, if its labels have changed.
+    /// The tenant namespace of the cluster of a virtual node whose labels have changed.
     fn by_node(&self, change: &Change<'_, Node>) -> Vec<String> {
         if !change.is_of(|node| node.metadata.labels.as_ref()) {
             return Vec::new();
@@ -203,8 +204,8 @@ impl Peers {
         offers.filter_map(|offer| offer.namespace()).collect()
     }
 
-    /// The tenant namespaces of the clusters that a NamespaceOffloading selects, or did before, if
-    /// it asks for something else.
+    /// The tenant namespaces of the clusters that a NamespaceOffloading selects, or selected
+    /// before, if its selection has changed.
     fn concerned(&self, change: &Change<'_, NamespaceOffloading>) -> Vec<String> {
         if !change.is_of(MapInput::of) {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Namespaces that reach into other clusters: the quick way by a label, what a NamespaceOffloading
-//! puts into its namespace, and what it says of how far it has come.
+//! Offloading of namespaces: creates the NamespaceOffloading of a labelled namespace, the
+//! scheduling label and the RoleBinding of an offloaded namespace, and writes the status.
 
 use std::sync::Arc;
 
@@ -33,33 +33,33 @@ use crate::{
     context::Context,
 };
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(ctx: Arc<Context>) {
     let (queue, asked) = queue();
-    let seen = Seen::new(&ctx);
-    seen.feed(&queue);
+    let state = State::new(&ctx);
+    state.feed(&queue);
     let work = queue::run("namespace_offloading", asked, async |name: String| {
-        seen.filled().await;
-        match seen.namespaces.get("", &name) {
-            Some(namespace) => seen.reconcile(&namespace).await,
+        state.filled().await;
+        match state.namespaces.get("", &name) {
+            Some(namespace) => state.reconcile(&namespace).await,
             None => Ok(()),
         }
     });
     ctx.shutdown.or(work).await;
 }
 
-/// What could not be done.
+/// A namespace could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("make the NamespaceOffloading of namespace {0}, which is labelled {ENABLED_LABEL}")]
-    Make(String, #[source] kube::Error),
-    #[error("delete the NamespaceOffloading of namespace {0}, which is labelled no more")]
+    #[error("create the NamespaceOffloading of namespace {0}, which has the label {ENABLED_LABEL}")]
+    Create(String, #[source] kube::Error),
+    #[error("delete the NamespaceOffloading of namespace {0}, which has no label {ENABLED_LABEL}")]
     Delete(String, #[source] kube::Error),
-    #[error("put the label {SCHEDULING_LABEL} on namespace {0}, or take it off")]
+    #[error("set or remove the label {SCHEDULING_LABEL} of namespace {0}")]
     Label(String, #[source] kube::Error),
-    #[error("put the RoleBinding {KUBELET_ROLE_BINDING} into namespace {0}, or remove it")]
+    #[error("apply or delete RoleBinding {KUBELET_ROLE_BINDING} in namespace {0}")]
     Bind(String, #[source] kube::Error),
-    #[error("set the finalizer of the NamespaceOffloading in namespace {0}")]
+    #[error("add or remove the finalizer of the NamespaceOffloading in namespace {0}")]
     Finalize(String, #[source] kube::Error),
     #[error("write the status of the NamespaceOffloading in namespace {0}")]
     Status(String, #[source] kube::Error),
@@ -67,17 +67,17 @@ enum Error {
 
 const MANAGER: &str = "liqo-control/offloading";
 
-struct Seen {
+struct State {
     client: Client,
     namespaces: Arc<Watched<Namespace>>,
     offloadings: Arc<Watched<NamespaceOffloading>>,
     bindings: Watched<RoleBinding>,
     maps: Arc<Watched<NamespaceMap>>,
-    /// The maps that this cluster has made, by the namespaces of this cluster in them.
+    /// The maps of this cluster by the local namespaces in them.
     maps_of: IndexBy<String, NamespaceMap>,
 }
 
-impl Seen {
+impl State {
     fn new(ctx: &Context) -> Self {
         let maps = ctx.watches.of();
         Self {
@@ -90,7 +90,7 @@ impl Seen {
         }
     }
 
-    /// By the name of the namespace.
+    /// Enqueues names of namespaces.
     fn feed(&self, queue: &Queue<String>) {
         self.namespaces.feed(queue, |namespace| [namespace.name_any()]);
         self.offloadings.feed(queue, ResourceExt::namespace);
@@ -193,7 +193,7 @@ async fn create(api: &Api<NamespaceOffloading>, namespace: String) -> Result<(),
     offloading.metadata.annotations = Some([annotation].into());
     match api.create(&Default::default(), &offloading).await {
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        other => other.map(drop).map_err(|error| Error::Make(namespace, error)),
+        other => other.map(drop).map_err(|error| Error::Create(namespace, error)),
     }
 }
 
@@ -211,7 +211,7 @@ async fn report(
     writer::absent_is_fine(written.map(drop)).map_err(failed)
 }
 
-/// Lets virtual nodes read what they reflect from a namespace.
+/// Lets virtual nodes read the objects that they reflect from a namespace.
 fn role_binding(owner: &NamespaceOffloading) -> RoleBinding {
     let rights = Rights::ClusterRole(KUBELET_NAMESPACE_ROLE);
     let mut binding = binding(KUBELET_ROLE_BINDING, rights, (KUBELET_ACCOUNT, NAMESPACE));

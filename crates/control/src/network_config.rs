@@ -1,5 +1,5 @@
-//! Joins the networks of two clusters: sends this cluster's NetworkConfig to each peer, answers
-//! the peer's, and makes the TunnelEndpoint of both. Looks at one tenant namespace at a time.
+//! Connects the networks of two clusters: sends this cluster's NetworkConfig to each peer, writes
+//! the status of the peer's, and creates the TunnelEndpoint from both. Keys are tenant namespaces.
 
 use std::sync::Arc;
 
@@ -31,14 +31,14 @@ use crate::{
     tunnel_endpoint,
 };
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(context: Arc<Context>, ipam: AddressService) {
     let (queue, asked) = queue();
     let leases = Api::namespaced(context.client.clone(), NAMESPACE);
     let leases = Watched::new(leases, named(GATEWAY_LEASE));
     let objects = Objects::new(&context.watches, leases);
     objects.feed(&queue);
-    let configured = objects.feed_all(&queue, ipam.configured());
+    let configured = objects.enqueue_all_on(&queue, ipam.configured());
     let shutdown = context.shutdown.clone();
     let network = Network { context, ipam, objects };
     let work = queue::run("network", asked, async |name: String| {
@@ -48,14 +48,14 @@ pub async fn run(context: Arc<Context>, ipam: AddressService) {
     shutdown.or(async { tokio::join!(work, configured) }).await;
 }
 
-/// What it takes to join networks.
+/// The controller: its clients and watched objects.
 pub(crate) struct Network {
     pub(crate) context: Arc<Context>,
     pub(crate) ipam: AddressService,
     objects: Objects,
 }
 
-/// One tenant namespace, and the cluster that it is for.
+/// A tenant namespace and its peer.
 pub(crate) struct Tenant<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) peer: &'a ClusterId,
@@ -63,14 +63,14 @@ pub(crate) struct Tenant<'a> {
     pub(crate) seen: TenantState<'a>,
 }
 
-/// Something could not be done about a network. It is tried again.
+/// A network could not be reconciled. It is retried.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
     Object(#[from] ObjectError),
-    #[error("choose what the networks of cluster {peer} are called here")]
-    Choose { peer: ClusterId, source: AskError },
-    #[error("the address service")]
+    #[error("reserve translated CIDRs for cluster {peer}")]
+    Reserve { peer: ClusterId, source: AskError },
+    #[error("call the address service")]
     Ipam(#[from] AskError),
 }
 
@@ -79,7 +79,7 @@ impl Network {
         let namespace = self.objects.namespaces.get("", name);
         let namespace = namespace.filter(|it| it.metadata.deletion_timestamp.is_none());
         let Some(peer) = namespace.as_deref().and_then(peer_of) else {
-            return self.release_those_gone().await;
+            return self.release_gone_peers().await;
         };
         let found = self.objects.of(name, &peer);
         let tenant = Tenant {
@@ -93,8 +93,8 @@ impl Network {
         tunnel_endpoint::reconcile(self, &tenant, names.as_ref()).await
     }
 
-    /// Frees what belongs to peers that are gone.
-    async fn release_those_gone(&self) -> Result<(), Error> {
+    /// Releases the CIDRs and addresses of peers that are gone.
+    async fn release_gone_peers(&self) -> Result<(), Error> {
         let namespaces = self.objects.namespaces.all();
         let stays = namespaces.iter().filter(|it| it.metadata.deletion_timestamp.is_none());
         let peers = stays.filter_map(|namespace| peer_of(namespace)).collect();
@@ -111,20 +111,21 @@ impl Network {
         })
     }
 
-    /// Sends this cluster's NetworkConfig, or takes it back.
+    /// Sends this cluster's NetworkConfig, or deletes it after the end of the peering.
     async fn send(&self, tenant: &Tenant<'_>) -> Result<(), ObjectError> {
         let configs = self.configs(tenant);
         match tenant.seen.own_config(&tenant.local, tenant.peer) {
             Action::None => Ok(()),
             Action::Apply(config) => {
                 let name = config.name_any();
-                info!(peer = %tenant.peer, endpoint = %config.spec.endpoint_ip, "sending our network");
+                let endpoint = &config.spec.endpoint_ip;
+                info!(peer = %tenant.peer, %endpoint, "sending the NetworkConfig");
                 let applied = writer::apply(&configs, MANAGER, &config).await;
                 applied.map(drop).map_err(failed("apply NetworkConfig", tenant.namespace, &name))
             }
             Action::Delete(there) => {
                 let name = there.name.clone().unwrap_or_default();
-                info!(peer = %tenant.peer, "taking our network back: there is no peering");
+                info!(peer = %tenant.peer, "deleting the NetworkConfig: the peering has ended");
                 writer::delete_if_same(&configs, &name, there.uid.as_deref()).await.map_err(failed(
                     "delete NetworkConfig",
                     tenant.namespace,
@@ -134,7 +135,7 @@ impl Network {
         }
     }
 
-    /// Answers the peer's NetworkConfig with what its networks are called here.
+    /// Writes the translated CIDRs of the peer into the status of its NetworkConfig.
     async fn answer(&self, tenant: &Tenant<'_>) -> Result<Option<Subnets>, Error> {
         let Some(theirs) = tenant.seen.their_config(&tenant.local, tenant.peer) else {
             return Ok(None);
@@ -144,8 +145,8 @@ impl Network {
             Ok(names) => names,
             Err(source) => {
                 let note = source.to_string();
-                self.context.events.warning(theirs, "NoNetworkFree", &note).await;
-                return Err(Error::Choose { peer: tenant.peer.clone(), source });
+                self.context.events.warning(theirs, "NoFreeCIDR", &note).await;
+                return Err(Error::Reserve { peer: tenant.peer.clone(), source });
             }
         };
         if let Some(status) = answer_to(theirs, &names) {
@@ -153,14 +154,14 @@ impl Network {
             info!(
                 peer = %tenant.peer,
                 %pods,
-                pods_here = %names.remote_nat_pod_cidr,
+                translated_pods = %names.remote_nat_pod_cidr,
                 %external,
-                external_here = %names.remote_nat_external_cidr,
-                "the peer's networks have their names"
+                translated_external = %names.remote_nat_external_cidr,
+                "reserved translated CIDRs for the peer"
             );
             writer::apply_status(&self.configs(tenant), MANAGER, &name, &status)
                 .await
-                .map_err(failed("answer NetworkConfig", tenant.namespace, &name))?;
+                .map_err(failed("write the status of NetworkConfig", tenant.namespace, &name))?;
         }
         Ok(Some(names))
     }
@@ -170,7 +171,7 @@ impl Network {
     }
 }
 
-/// All that is watched.
+/// The watched objects.
 struct Objects {
     namespaces: Arc<Watched<Namespace>>,
     clusters: Arc<Watched<ForeignCluster>>,
@@ -180,7 +181,7 @@ struct Objects {
     leases: Watched<Lease>,
 }
 
-/// What of it is about one peer.
+/// The objects of one peer.
 struct Found {
     cluster: Option<Arc<ForeignCluster>>,
     requests: Vec<Arc<ResourceRequest>>,
@@ -200,8 +201,8 @@ impl Objects {
         }
     }
 
-    /// Asks for the tenant namespaces that something is new for. A look at no namespace at all frees
-    /// what is left of peers that went while nobody looked.
+    /// Enqueues the tenant namespaces of changed objects. The empty key at the start releases the
+    /// CIDRs of peers that were removed while no controller ran.
     fn feed(&self, queue: &Queue<String>) {
         queue.push(String::new());
         self.namespaces.feed(queue, |namespace| peer_of(namespace).map(|_| namespace.name_any()));
@@ -222,8 +223,8 @@ impl Objects {
         });
     }
 
-    /// Asks for all tenant namespaces whenever names that were free may be so no longer.
-    fn feed_all(
+    /// Enqueues all tenant namespaces when the configuration changes: reserved CIDRs may collide.
+    fn enqueue_all_on(
         &self,
         queue: &Queue<String>,
         mut configured: watch::Receiver<()>,
@@ -272,7 +273,7 @@ fn gateway(leases: &Store<Lease>) -> Option<Gateway> {
     leases.state().iter().find_map(|lease| Gateway::from_annotations(lease.annotations()))
 }
 
-/// Whether the gateway is reached elsewhere than before. Its Lease is renewed all the time.
+/// Whether the endpoint of the gateway has changed. Its Lease changes at every renewal.
 fn is_new(before: &mut Option<Gateway>, now: Option<Gateway>) -> bool {
     let is_new = now != *before;
     *before = now;
@@ -313,11 +314,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_only_renewed_is_no_news() {
+    fn a_renewed_lease_is_no_change_of_the_gateway() {
         let mut before = None;
-        assert!(is_new(&mut before, at("172.30.0.11")), "it is there");
-        assert!(!is_new(&mut before, at("172.30.0.11")), "it is renewed");
-        assert!(is_new(&mut before, at("172.30.0.12")), "it is elsewhere");
+        assert!(is_new(&mut before, at("172.30.0.11")), "it appeared");
+        assert!(!is_new(&mut before, at("172.30.0.11")), "it was renewed");
+        assert!(is_new(&mut before, at("172.30.0.12")), "its endpoint changed");
         assert!(is_new(&mut before, None), "it is gone");
     }
 }

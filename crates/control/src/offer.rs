@@ -1,5 +1,5 @@
-//! Answers other clusters' requests, and offers them a share of what is free. The offer follows
-//! what is free, and goes with the request.
+//! Accepts or refuses the ResourceRequests of other clusters, and offers them a share of the free
+//! resources. The offer is updated with these, and deleted with the request.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -35,10 +35,10 @@ use crate::{
 
 const MANAGER: &str = "liqo-control/offer";
 
-/// How long to wait for what was written to be seen.
-const UNSEEN: Duration = Duration::from_secs(2);
+/// Time to wait until the watch has a written offer.
+const WATCH_DELAY: Duration = Duration::from_secs(2);
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     let (watches, mut observer) = (&context.watches, Observer::new());
@@ -51,18 +51,18 @@ pub async fn run(context: Arc<Context>) {
         configs: watches.of(),
         context: context.clone(),
     };
-    state.requests.feed(&queue, |request| is_asked_of_us(request).then(|| key(request)));
+    state.requests.feed(&queue, |request| is_received(request).then(|| key(request)));
     let requests = state.requests.clone();
     state.offers.feed(&queue, move |offer| {
         let namespace = offer.namespace();
-        requests_of_others(&requests, |request| request.namespace() == namespace)
+        received_requests(&requests, |request| request.namespace() == namespace)
     });
     let requests = state.requests.clone();
-    state.configs.feed(&queue, move |_| requests_of_others(&requests, |_| true));
-    let follow_what_is_free = async {
-        let mut changes = std::pin::pin!(now_and_then(observer.changes()));
+    state.configs.feed(&queue, move |_| received_requests(&requests, |_| true));
+    let follow_free_resources = async {
+        let mut changes = std::pin::pin!(throttled(observer.changes()));
         while changes.next().await.is_some() {
-            requests_of_others(&state.requests, |_| true).into_iter().for_each(|it| queue.push(it));
+            received_requests(&state.requests, |_| true).into_iter().for_each(|it| queue.push(it));
         }
     };
     let work = queue::run("offer", asked, async |(namespace, name)| {
@@ -72,7 +72,7 @@ pub async fn run(context: Arc<Context>) {
             None => Ok(()),
         }
     });
-    context.shutdown.or(async { tokio::join!(follow_what_is_free, work) }).await;
+    context.shutdown.or(async { tokio::join!(follow_free_resources, work) }).await;
 }
 
 struct State {
@@ -85,15 +85,15 @@ struct State {
     configs: Arc<Watched<ClusterConfig>>,
 }
 
-fn is_asked_of_us(request: &ResourceRequest) -> bool {
+fn is_received(request: &ResourceRequest) -> bool {
     received_from(request.meta()).is_some()
 }
 
-fn requests_of_others(
+fn received_requests(
     requests: &Watched<ResourceRequest>,
     which: impl Fn(&ResourceRequest) -> bool,
 ) -> Vec<Key> {
-    let found = requests.index().state_filter(|request| is_asked_of_us(request) && which(request));
+    let found = requests.index().state_filter(|request| is_received(request) && which(request));
     found.iter().map(|request| key(&**request)).collect()
 }
 
@@ -113,31 +113,31 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Objec
             let status = serde_json::json!({ "state": answer });
             writer::apply_status(&requests, MANAGER, &name, &status)
                 .await
-                .map_err(failed("answer the ResourceRequest", &name))?;
-            info!(cluster = name, ?answer, "a cluster asks for resources");
+                .map_err(failed("write the status of ResourceRequest", &name))?;
+            info!(cluster = name, ?answer, "decided on the ResourceRequest");
         }
         return Ok(());
     }
 
     let offers = Api::<ResourceOffer>::namespaced(context.client.clone(), &namespace);
     let ours = context.settings.cluster_name.as_str();
-    let offer = offers.get_opt(ours).await.map_err(failed("read the ResourceOffer", ours))?;
+    let offer = offers.get_opt(ours).await.map_err(failed("read ResourceOffer", ours))?;
     if view.state == RequestState::Refused {
         if let Some(offer) = offer {
             writer::delete_if_same(&offers, ours, offer.uid().as_deref())
                 .await
-                .map_err(failed("withdraw the ResourceOffer", ours))?;
+                .map_err(failed("delete ResourceOffer", ours))?;
         }
         return Ok(());
     }
-    // The next one is to see what this one is offered.
+    // One at a time, so that each offer accounts for the others.
     let _turn = state.turn.lock().await;
     let quota = state.quota(&sharing, &namespace);
     if is_due(offer.as_ref().map(Offer::from_resource).as_ref(), &quota) {
         let offer = forge(context, request, quota);
         writer::apply(&offers, MANAGER, &offer)
             .await
-            .map_err(failed("make the ResourceOffer", ours))?;
+            .map_err(failed("apply ResourceOffer", ours))?;
         state.wait_for(&namespace, &offer).await;
     }
     Ok(())
@@ -161,8 +161,8 @@ impl State {
         quota(left, others.iter().map(|offer| Offer::from_resource(offer)), sharing)
     }
 
-    /// Waits until the index has the offer that was written, for a while: an offer that somebody
-    /// deletes at once may never be seen.
+    /// Waits for a limited time until the index has the written offer. One that is deleted at once
+    /// may never appear.
     async fn wait_for(&self, namespace: &str, written: &ResourceOffer) {
         let mut changes = self.offers.changes();
         let is_seen = || {
@@ -170,22 +170,22 @@ impl State {
             seen.is_some_and(|seen| seen.spec.resource_quota == written.spec.resource_quota)
         };
         let seen = async { while !is_seen() && changes.changed().await.is_ok() {} };
-        // Nothing to do about it: the offer, once it is seen, asks for the next look.
-        let _ = timeout(UNSEEN, seen).await;
+        // After a timeout, the offer is enqueued again once the watch has it.
+        let _ = timeout(WATCH_DELAY, seen).await;
     }
 }
 
-/// Owned by the request, so that it goes with it.
+/// The offer. Its owner is the request, so that it is deleted with it.
 fn forge(
     context: &Context,
     request: &ResourceRequest,
     hard: BTreeMap<String, Quantity>,
 ) -> ResourceOffer {
-    let asked_by = received_from(request.meta()).unwrap_or_default().to_owned();
+    let requester = received_from(request.meta()).unwrap_or_default().to_owned();
     ResourceOffer {
         metadata: ObjectMeta {
             name: Some(context.settings.cluster_name.to_string()),
-            labels: Some(BTreeMap::from([(REPLICATE_TO_LABEL.to_owned(), asked_by)])),
+            labels: Some(BTreeMap::from([(REPLICATE_TO_LABEL.to_owned(), requester)])),
             owner_references: request.controller_owner_ref(&()).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
@@ -200,8 +200,8 @@ fn forge(
     }
 }
 
-/// A change is passed on at once, those that follow it after a while, together.
-fn now_and_then(
+/// The first change is passed on quickly, later ones together after a pause.
+fn throttled(
     changes: impl Stream<Item = ()> + Send + 'static,
 ) -> impl Stream<Item = ()> + Send + 'static {
     futures::stream::unfold((changes.boxed(), true), async |(mut changes, is_first)| {

@@ -1,5 +1,5 @@
-//! Starts and ends the peerings by which pods of this cluster run in others, and shows those by
-//! which pods of others run here.
+//! Starts and ends outgoing peerings, in which other clusters run pods of this one, and shows the
+//! status of outgoing and incoming peerings.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -39,7 +39,7 @@ use crate::{
 
 const MANAGER: &str = "liqo-control/peering";
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
     let (queue, asked) = queue();
     ByTenant::feed(&context.watches, &queue)
@@ -72,12 +72,13 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     let (ours, theirs) = (us.cluster_name.as_str(), peer.cluster_name.as_str());
     let offer = tenant.find(&tenant.offers, theirs).await?;
     let our_offer = tenant.find(&tenant.offers, ours).await?;
-    // Looked for after our offer, which is made after its request and so can't seem to be left over.
+    // Listed after our offer: the offer is created after its request, so an offer without a request
+    // is really left over.
     let requests = tenant.requests.list(&ListParams::default()).await;
-    let requests = requests.map_err(failed("list the ResourceRequests", namespace, ""))?.items;
+    let requests = requests.map_err(failed("list ResourceRequests", namespace, ""))?.items;
     let requests: Vec<_> = requests.iter().map(Request::from_resource).collect();
-    let called = |name: &str| requests.iter().copied().find(|request| request.name == name);
-    let (request, their_request) = (called(ours), called(theirs));
+    let named = |name: &str| requests.iter().copied().find(|request| request.name == name);
+    let (request, their_request) = (named(ours), named(theirs));
     let map = tenant.find(&tenant.maps, ours).await?;
     let offer = offer.as_ref().map(Offer::from_resource);
     let lent = our_offer.as_ref().map(Offer::from_resource);
@@ -92,7 +93,7 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     };
     let step = peering::next(&outgoing);
     if step != Step::Nothing {
-        info!(cluster = theirs, ?step);
+        info!(cluster = theirs, ?step, "next step of the outgoing peering");
     }
     match step {
         Step::Request => tenant.request(&us, peer).await?,
@@ -107,13 +108,13 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
     {
         writer::delete_if_same(&tenant.offers, ours, offer.uid().as_deref())
             .await
-            .map_err(failed("delete the ResourceOffer", namespace, ours))?;
+            .map_err(failed("delete ResourceOffer", namespace, ours))?;
     }
 
     let out = peering::state(&outgoing, theirs);
     let in_ = peering::incoming(their_request.as_ref(), lent.as_ref());
     let now = Timestamp::now();
-    let says = |type_, state: &peering::State| {
+    let new_condition = |type_, state: &peering::State| {
         now_is(&before.conditions, type_, state.established, state.reason, &state.message, now)
     };
     let status = ForeignClusterStatus {
@@ -126,8 +127,8 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
             peering_request: their_request.map(|_| reference(namespace, theirs)),
         }),
         conditions: vec![
-            says(condition::OUTGOING_PEERING, &out),
-            says(condition::INCOMING_PEERING, &in_),
+            new_condition(condition::OUTGOING_PEERING, &out),
+            new_condition(condition::INCOMING_PEERING, &in_),
         ],
         ..ForeignClusterStatus::default()
     };
@@ -150,7 +151,7 @@ fn reference(namespace: &str, name: &str) -> Reference {
     Reference { name: name.to_owned(), namespace: namespace.to_owned() }
 }
 
-/// What a peering needs lives in one namespace.
+/// The tenant namespace of a peer, and the objects of the peering in it.
 struct Tenant<'a> {
     context: &'a Context,
     namespace: &'a str,
@@ -193,21 +194,21 @@ impl<'a> Tenant<'a> {
             },
             status: None,
         };
-        let made = writer::apply(&self.requests, MANAGER, &request).await;
-        made.map_err(failed("make the ResourceRequest", self.namespace, &name))?;
+        let applied = writer::apply(&self.requests, MANAGER, &request).await;
+        applied.map_err(failed("apply ResourceRequest", self.namespace, &name))?;
         Ok(())
     }
 
     async fn answer(&self, name: &str, phase: OfferPhase) -> Result<(), ObjectError> {
         let status = serde_json::json!({ "phase": phase });
-        let said = writer::apply_status(&self.offers, MANAGER, name, &status).await;
-        said.map(drop).map_err(failed("answer the ResourceOffer", self.namespace, name))
+        let written = writer::apply_status(&self.offers, MANAGER, name, &status).await;
+        written.map(drop).map_err(failed("write the status of ResourceOffer", self.namespace, name))
     }
 
     async fn withdraw(&self, request: Option<Request<'_>>) -> Result<(), ObjectError> {
         let Some(request) = request else { return Ok(()) };
         writer::delete_if_same(&self.requests, request.name, request.uid).await.map_err(failed(
-            "delete the ResourceRequest",
+            "delete ResourceRequest",
             self.namespace,
             request.name,
         ))

@@ -1,5 +1,5 @@
-//! Copies custom resources to the clusters that they are for, brings their status back, and lets
-//! deletions follow. One task for each cluster that has given us an identity.
+//! Copies custom resources to their destination clusters, copies back the status, and propagates
+//! deletions. One task per kind and cluster that has issued an identity.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
@@ -39,7 +39,7 @@ use crate::context::Context;
 
 const MANAGER: &str = "liqo-control/replicator";
 
-/// Starts and ends a replicator for each cluster as identities come and go.
+/// Runs a replicator for each cluster with an identity, until shutdown.
 pub async fn run(context: Arc<Context>) {
     let mut observer = Observer::new();
     let clusters = observer.share(context.watches.of());
@@ -54,7 +54,7 @@ struct Peers {
     running: Mutex<BTreeMap<String, Running>>,
 }
 
-/// A replicator, which ends with this.
+/// A running replicator. Its tasks end when it is dropped.
 struct Running {
     _copies: Tasks,
     remote: Remote,
@@ -62,7 +62,7 @@ struct Running {
 }
 
 impl Peers {
-    /// Goes through all clusters; one whose identity can't be read does not keep the others waiting.
+    /// Reconciles all clusters. A failure for one does not affect the others.
     async fn follow(&self) -> Result<(), NoIdentity> {
         let mut clusters = self.clusters.state();
         clusters.retain(|cluster| is_authenticated(cluster));
@@ -87,8 +87,8 @@ impl Peers {
         if running.get(&name).is_some_and(same) {
             return Ok(());
         }
-        info!(cluster = %remote.cluster.cluster_name, "copying to {}", remote.url);
-        // Whoever was there before ends here.
+        info!(cluster = %remote.cluster.cluster_name, url = remote.url, "starting replication");
+        // The old replicator ends before the new one starts.
         running.remove(&name);
         let context = self.context.clone();
         let pair = Pair { context, remote: remote.clone(), local: local.clone() };
@@ -102,7 +102,7 @@ impl Peers {
     }
 }
 
-/// This cluster's tenant namespace for a peer, and that peer's for this cluster.
+/// The tenant namespaces of a peering in both clusters.
 #[derive(Clone)]
 struct Pair {
     context: Arc<Context>,
@@ -110,7 +110,7 @@ struct Pair {
     local: String,
 }
 
-/// A kind that is copied.
+/// A replicated kind.
 trait Replicated:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
@@ -164,7 +164,7 @@ impl Pair {
     }
 }
 
-/// What of this cluster is to be in that one too.
+/// Selects the objects of this cluster that are replicated to a peer.
 struct Originals {
     namespace: String,
     cluster: ClusterId,
@@ -186,31 +186,32 @@ struct Copier<K: Replicated> {
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("{act} in this cluster")]
-    Here { act: &'static str, source: Box<kube::Error> },
-    #[error("{act} at {url}")]
-    There { act: &'static str, url: String, source: Box<kube::Error> },
+    #[error("{operation} in this cluster")]
+    Here { operation: &'static str, source: Box<kube::Error> },
+    #[error("{operation} at {url}")]
+    There { operation: &'static str, url: String, source: Box<kube::Error> },
 }
 
 async fn reconcile<K: Replicated>(original: &K, state: &Copier<K>) -> Result<(), Error> {
     let name = original.name_any();
     let url = &state.pair.remote.url;
-    let here = |act| move |source| Error::Here { act, source: Box::new(source) };
-    let there =
-        |act| move |source| Error::There { act, url: url.clone(), source: Box::new(source) };
+    let here = |operation| move |source| Error::Here { operation, source: Box::new(source) };
+    let there = |operation| {
+        move |source| Error::There { operation, url: url.clone(), source: Box::new(source) }
+    };
     let copy = state.copies.get_opt(&name).await.map_err(there("read the copy"))?;
     let copy_value = copy.as_ref().map(as_value);
     let guarded = finalizer::has(original, REPLICATOR_FINALIZER);
     let value = as_value(original);
-    let kind = K::kind(&());
+    let (kind, cluster) = (K::kind(&()), &state.pair.remote.cluster.cluster_name);
     match replicate::next(Original { object: &value, guarded }, copy_value.as_ref()) {
         Step::AddFinalizer => {
             finalizer::add(&state.originals, original, REPLICATOR_FINALIZER)
                 .await
-                .map_err(here("put the finalizer on the original"))?;
+                .map_err(here("add the finalizer to the original"))?;
         }
         Step::Copy => {
-            // What was seen may be old, and must not bring back what has just been deleted.
+            // The watch may lag: a deleted original must not be copied again.
             let current =
                 state.originals.get_opt(&name).await.map_err(here("read the original"))?;
             let same = current.is_some_and(|current| {
@@ -224,12 +225,12 @@ async fn reconcile<K: Replicated>(original: &K, state: &Copier<K>) -> Result<(),
                 writer::apply(&state.copies, MANAGER, &copy)
                     .await
                     .map_err(there("write the copy"))?;
-                info!(%kind, name, cluster = %state.pair.remote.cluster.cluster_name, "copied");
+                info!(%kind, name, %cluster, "wrote the copy");
             }
         }
         Step::ReturnStatus(status) => {
             let returned = writer::apply_status(&state.originals, MANAGER, &name, &status);
-            returned.await.map_err(here("bring the status back"))?;
+            returned.await.map_err(here("copy the status to the original"))?;
         }
         Step::Delete => {
             let uid = copy.as_ref().and_then(ResourceExt::uid);
@@ -240,8 +241,8 @@ async fn reconcile<K: Replicated>(original: &K, state: &Copier<K>) -> Result<(),
         Step::RemoveFinalizer => {
             finalizer::remove(&state.originals, original, REPLICATOR_FINALIZER)
                 .await
-                .map_err(here("take the finalizer off the original"))?;
-            info!(%kind, name, cluster = %state.pair.remote.cluster.cluster_name, "gone");
+                .map_err(here("remove the finalizer from the original"))?;
+            info!(%kind, name, %cluster, "released the original: the copy is gone");
         }
         Step::Wait | Step::Done => {}
     }

@@ -1,5 +1,5 @@
-//! The EndpointSlices that other clusters have asked for, out of service while those can't be
-//! reached.
+//! Maintains the EndpointSlice of each ShadowEndpointSlice. Its endpoints are not ready while their
+//! cluster is unreachable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use tombolo_runtime::{
 
 use crate::context::{Context, MANAGER};
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(ctx: Arc<Context>) {
     let client = &ctx.client;
     let (queue, asked) = queue();
@@ -46,28 +46,28 @@ pub async fn run(ctx: Arc<Context>) {
             queue.push(key(&*shadow));
         }
     });
-    let seen =
-        Seen { client: client.clone(), events: ctx.events.clone(), shadows, slices, clusters };
-    ctx.shutdown.or(queue::run("shadow_endpoint_slice", asked, |key| seen.reconcile(key))).await;
+    let state =
+        State { client: client.clone(), events: ctx.events.clone(), shadows, slices, clusters };
+    ctx.shutdown.or(queue::run("shadow_endpoint_slice", asked, |key| state.reconcile(key))).await;
 }
 
-/// What could not be done.
+/// An EndpointSlice could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("look whether there is an EndpointSlice {1} in namespace {0}")]
+    #[error("read EndpointSlice {1} in namespace {0}")]
     Read(String, String, #[source] kube::Error),
     #[error(
-        "make EndpointSlice {1} in namespace {0}: there is one already, which was not made for \
-         this; remove it, and it is made again"
+        "create EndpointSlice {1} in namespace {0}: one with this name exists that is not \
+         reflected; delete it"
     )]
     Taken(String, String),
     #[error("write EndpointSlice {1} in namespace {0}")]
     Write(String, String, #[source] kube::Error),
-    #[error("delete EndpointSlice {1} in namespace {0}, which is reflected no more")]
+    #[error("delete EndpointSlice {1} in namespace {0}, which is no longer reflected")]
     Delete(String, String, #[source] kube::Error),
 }
 
-struct Seen {
+struct State {
     client: Client,
     events: Events,
     shadows: Arc<Watched<ShadowEndpointSlice>>,
@@ -75,7 +75,7 @@ struct Seen {
     clusters: Arc<Watched<ForeignCluster>>,
 }
 
-impl Seen {
+impl State {
     /// A ShadowEndpointSlice and its EndpointSlice have the same name.
     async fn reconcile(&self, (namespace, name): Key) -> Result<(), Error> {
         tokio::join!(self.shadows.filled(), self.slices.filled(), self.clusters.filled());
@@ -95,7 +95,7 @@ impl Seen {
         let wanted = forge(&shadow, self.is_reachable(&shadow));
         let have = match have {
             Some(have) => Some(have),
-            // One that is not labelled as ours is not in the index.
+            // The index has only EndpointSlices with the label of reflection.
             None => api
                 .get_opt(&name)
                 .await
@@ -108,7 +108,8 @@ impl Seen {
                 self.events.warning(&*shadow, "NameTaken", &taken.to_string()).await;
                 Err(taken)
             }
-            // That of an earlier one of the same name is on its way out, and then seen to.
+            // It belongs to a deleted ShadowEndpointSlice of the same name. Its deletion enqueues
+            // the key again.
             Some(have) if !belongs_to(&have, &shadow) => {
                 let deleted = writer::delete_if_same(&api, &name, have.uid().as_deref()).await;
                 deleted.map_err(|error| Error::Delete(namespace, name, error))

@@ -1,5 +1,5 @@
-//! Keeps offloaded pods up: the pod of each ShadowPod is there as long as the ShadowPod is, whether
-//! or not the home cluster can be reached.
+//! Keeps offloaded pods running: the pod of a ShadowPod exists as long as the ShadowPod, even while
+//! the home cluster is unreachable.
 
 use std::sync::Arc;
 
@@ -28,13 +28,13 @@ use tombolo_runtime::{
 
 use crate::context::{Context, MANAGER};
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
     let keeper = Keeper { client: context.client.clone(), events: context.events.clone() };
     keeper.run(&context.watches, &context.shutdown).await;
 }
 
-/// The same, for whoever has no more than this.
+/// The same without a `Context`.
 pub async fn keep_up(client: Client, events: Events, shutdown: &Shutdown) {
     let watches = Watches::new(client.clone());
     Keeper { client, events }.run(&watches, shutdown).await;
@@ -47,16 +47,16 @@ struct Keeper {
 
 #[derive(Debug, thiserror::Error)]
 enum KeepError {
-    #[error("look for pod {0}")]
+    #[error("read pod {0}")]
     Get(String, #[source] kube::Error),
     #[error("apply pod {0}")]
     Apply(String, #[source] kube::Error),
     #[error("delete pod {0}")]
     Delete(String, #[source] kube::Error),
-    #[error("let ShadowPod {0} go")]
+    #[error("remove the finalizer from ShadowPod {0}")]
     Release(String, #[source] kube::Error),
-    #[error("note on ShadowPod {0} what has become of its pod")]
-    Note(String, #[source] kube::Error),
+    #[error("annotate ShadowPod {0} with the outcome of its pod")]
+    Annotate(String, #[source] kube::Error),
 }
 
 async fn reconcile(shadow: &ShadowPod, keeper: &Keeper) -> Result<(), KeepError> {
@@ -67,7 +67,7 @@ async fn reconcile(shadow: &ShadowPod, keeper: &Keeper) -> Result<(), KeepError>
     match shadow_pod::next(shadow, pod.as_ref()) {
         Next::Nothing => {}
         Next::Apply(pod) => match writer::apply(&pods, MANAGER, &pod).await {
-            Ok(_) => keeper.note_failure(shadow, None).await?,
+            Ok(_) => keeper.annotate_failure(shadow, None).await?,
             Err(error) => {
                 keeper.refused(shadow, &error).await?;
                 return Err(KeepError::Apply(full, error));
@@ -89,18 +89,18 @@ async fn reconcile(shadow: &ShadowPod, keeper: &Keeper) -> Result<(), KeepError>
                 .map_err(|error| KeepError::Release(full, error))?;
         }
         Next::RecordFinished(phase) => {
-            keeper.note(shadow, &json!({ POD_FINISHED_ANNOTATION: phase })).await?;
+            keeper.annotate(shadow, &json!({ POD_FINISHED_ANNOTATION: phase })).await?;
         }
         Next::Conflict => {
-            let why = format!("a pod called {name} that is no offloaded one is in the way");
-            keeper.note_failure(shadow, Some(&why)).await?;
+            let why = format!("pod {name} already exists and is not an offloaded pod: delete it");
+            keeper.annotate_failure(shadow, Some(&why)).await?;
         }
     }
     Ok(())
 }
 
 impl Keeper {
-    /// Follows the ShadowPods, and the pods that are called like one, whoever has made them.
+    /// Reconciles ShadowPods when they or pods of the same name change.
     async fn run(self, watches: &Watches, shutdown: &Shutdown) {
         let (queue, asked) = queue();
         let shadows = watches.of::<ShadowPod>();
@@ -119,26 +119,30 @@ impl Keeper {
         shutdown.or(work).await;
     }
 
-    /// The home cluster reads on the ShadowPod why its pod is not there.
+    /// Annotates the ShadowPod with the refusal of the API server, for the home cluster.
     async fn refused(&self, shadow: &ShadowPod, error: &kube::Error) -> Result<(), KeepError> {
         let kube::Error::Api(status) = error else {
             return Ok(());
         };
-        self.note_failure(shadow, Some(&status.message)).await
+        self.annotate_failure(shadow, Some(&status.message)).await
     }
 
-    async fn note_failure(&self, shadow: &ShadowPod, why: Option<&str>) -> Result<(), KeepError> {
-        let noted = shadow.annotations().get(POD_FAILURE_ANNOTATION).map(String::as_str);
-        if noted == why {
+    async fn annotate_failure(
+        &self,
+        shadow: &ShadowPod,
+        why: Option<&str>,
+    ) -> Result<(), KeepError> {
+        let current = shadow.annotations().get(POD_FAILURE_ANNOTATION).map(String::as_str);
+        if current == why {
             return Ok(());
         }
         if let Some(why) = why {
-            self.events.warning(shadow, "PodNotMade", why).await;
+            self.events.warning(shadow, "PodNotCreated", why).await;
         }
-        self.note(shadow, &json!({ POD_FAILURE_ANNOTATION: why })).await
+        self.annotate(shadow, &json!({ POD_FAILURE_ANNOTATION: why })).await
     }
 
-    async fn note(
+    async fn annotate(
         &self,
         shadow: &ShadowPod,
         annotations: &serde_json::Value,
@@ -149,6 +153,6 @@ impl Keeper {
         let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
         let patch = json!({ "metadata": { "uid": shadow.uid(), "annotations": annotations } });
         let done = api.patch(&name, &params, &Patch::Merge(patch)).await.map(drop);
-        writer::absent_is_fine(done).map_err(|error| KeepError::Note(name, error))
+        writer::absent_is_fine(done).map_err(|error| KeepError::Annotate(name, error))
     }
 }

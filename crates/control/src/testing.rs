@@ -1,5 +1,5 @@
-//! The parts of [`crate::control`] one by one, for tests against a real API server that need some of
-//! them and not the others. For tests only: the program starts all of them, by [`crate::control::run`].
+//! Single controllers of [`crate::control`] for tests against a real API server. The binary starts
+//! all of them, by [`crate::control::run`].
 
 pub use crate::{
     context::{Context, MANAGER},

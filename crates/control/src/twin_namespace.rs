@@ -1,5 +1,5 @@
-//! The namespaces that stand for those of other clusters: made, kept and removed as the
-//! NamespaceMaps say that they have sent. When the peering is over they go, whatever these say.
+//! Creates and deletes the twins of other clusters' namespaces as their NamespaceMaps request.
+//! After the end of the peering all twins are deleted, whatever the maps request.
 
 mod concerned;
 mod rights;
@@ -39,43 +39,43 @@ use self::{
 };
 use crate::context::Context;
 
-/// Runs until the end is asked for.
+/// Runs until shutdown.
 pub async fn run(ctx: Arc<Context>) {
     let (queue, asked) = queue();
-    let seen = Seen::new(&ctx);
-    seen.feed(&queue);
+    let state = State::new(&ctx);
+    state.feed(&queue);
     let work = queue::run("twin_namespace", asked, async |tenant: String| {
-        seen.filled().await;
-        seen.reconcile(&tenant).await
+        state.filled().await;
+        state.reconcile(&tenant).await
     });
     ctx.shutdown.or(work).await;
 }
 
-/// What could not be done.
+/// A twin namespace or its NamespaceMap could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("make namespace {0}, the twin of {1} in another cluster")]
-    Make(String, String, #[source] kube::Error),
-    #[error("give rights in namespace {0}, by RoleBinding {1}")]
+    #[error("create namespace {0}, the twin of namespace {1} of another cluster")]
+    Create(String, String, #[source] kube::Error),
+    #[error("apply RoleBinding {1} in namespace {0}")]
     Bind(String, &'static str, #[source] kube::Error),
-    #[error("delete namespace {0}, which the home cluster wants no more")]
+    #[error("delete namespace {0}, which the home cluster no longer requests")]
     Delete(String, #[source] kube::Error),
-    #[error("delete the NamespaceMap in {0}: its sender may have no pods here any more")]
-    Outstayed(String, #[source] kube::Error),
-    #[error("set the finalizer of the NamespaceMap in {0}")]
+    #[error("delete the NamespaceMap in namespace {0}, whose peering has ended")]
+    DeleteMap(String, #[source] kube::Error),
+    #[error("add or remove the finalizer of the NamespaceMap in namespace {0}")]
     Finalize(String, #[source] kube::Error),
-    #[error("write the status of the NamespaceMap in {0}")]
+    #[error("write the status of the NamespaceMap in namespace {0}")]
     Status(String, #[source] kube::Error),
 }
 
 const MANAGER: &str = "liqo-control/twin-namespace";
 
-/// Whoever runs pods here from outside gets no more than that: no pod of theirs is privileged, or
-/// sees the node. Who trusts them more changes the label.
+/// Pods of other clusters may not be privileged or access the node. An administrator who trusts a
+/// cluster more can change the label.
 const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
 const POD_SECURITY: &str = "baseline";
 
-struct Seen {
+struct State {
     client: Client,
     us: ClusterName,
     maps: Arc<Watched<NamespaceMap>>,
@@ -84,14 +84,14 @@ struct Seen {
     requests: Arc<Watched<ResourceRequest>>,
     bindings: Bindings,
     concerned: Concerned,
-    /// The maps that other clusters have sent, by tenant namespace.
+    /// NamespaceMaps from other clusters by tenant namespace.
     received: IndexBy<String, NamespaceMap>,
     requests_in: IndexBy<String, ResourceRequest>,
     /// By home cluster.
     twins: IndexBy<ClusterId, Namespace>,
 }
 
-impl Seen {
+impl State {
     fn new(ctx: &Context) -> Self {
         let watches = &ctx.watches;
         let (maps, namespaces) = (watches.of(), watches.of());
@@ -111,7 +111,7 @@ impl Seen {
         }
     }
 
-    /// By tenant namespace.
+    /// Enqueues tenant namespaces.
     fn feed(&self, queue: &Queue<String>) {
         self.maps.feed(queue, ResourceExt::namespace);
         self.requests.feed(queue, ResourceExt::namespace);
@@ -131,8 +131,8 @@ impl Seen {
         );
     }
 
-    /// Follows the maps that the cluster of a tenant namespace has sent. Whose that is, the
-    /// namespace says: what a map says counts for nothing, for its sender writes it.
+    /// Reconciles the maps from the cluster of a tenant namespace. The namespace tells which
+    /// cluster that is: the labels of a map are written by its sender.
     async fn reconcile(&self, tenant: &str) -> Result<Again, Error> {
         let namespace = self.namespaces.get("", tenant);
         let Some(home) = namespace.and_then(|namespace| peer_of(&namespace)) else {
@@ -157,15 +157,15 @@ impl Seen {
         Ok(left.map_or(Again::WhenAsked, Again::After))
     }
 
-    /// The twins of a cluster, and what has a name that its map asks for.
+    /// The twins of a cluster, and existing namespaces with a name that its map requests.
     fn namespaces_for(
         &self,
         map: &NamespaceMap,
         home: &ClusterId,
     ) -> BTreeMap<String, Arc<Namespace>> {
-        let asked_for = map.spec.desired_mapping.values();
-        let asked_for = asked_for.filter_map(|name| self.namespaces.get("", name));
-        let all = self.twins.get(home).into_iter().chain(asked_for);
+        let requested = map.spec.desired_mapping.values();
+        let requested = requested.filter_map(|name| self.namespaces.get("", name));
+        let all = self.twins.get(home).into_iter().chain(requested);
         all.map(|namespace| (namespace.name_any(), namespace)).collect()
     }
 
@@ -178,21 +178,21 @@ impl Seen {
         let tenant = guest.tenant.to_owned();
         let maps: Api<NamespaceMap> = Api::namespaced(self.client.clone(), &tenant);
         match next {
-            // The change of the map is what goes on from here.
+            // The change of the map enqueues it again.
             ReceivedMapStep::AddFinalizer => {
                 let added = finalizer::add(&maps, map, FINALIZER).await;
                 added.map_err(|error| Error::Finalize(tenant, error))
             }
             ReceivedMapStep::Delete => {
-                info!(cluster = %guest.home, "there is no peering any more: its namespaces go");
+                info!(cluster = %guest.home, "the peering has ended: deleting the twin namespaces");
                 let uid = map.uid();
                 let gone = writer::delete_if_same(&maps, &map.name_any(), uid.as_deref()).await;
-                gone.map_err(|error| Error::Outstayed(tenant, error))
+                gone.map_err(|error| Error::DeleteMap(tenant, error))
             }
             ReceivedMapStep::Reconcile(plan) => {
                 self.carry_out(&plan, guest).await?;
                 if plan.release {
-                    // Whatever else holds it, its sender has put there.
+                    // All other finalizers are from its sender.
                     let removed = finalizer::remove_all(&maps, map).await;
                     return removed.map_err(|error| Error::Finalize(tenant, error));
                 }
@@ -210,10 +210,10 @@ impl Seen {
     async fn carry_out(&self, plan: &TwinPlan, guest: &Guest<'_>) -> Result<(), Error> {
         let all: Api<Namespace> = Api::all(self.client.clone());
         for twin in &plan.create {
-            make(&all, twin, guest.home).await?;
+            create(&all, twin, guest.home).await?;
         }
         for twin in &plan.keep {
-            self.bindings.put_right(&twin.name, guest.tenant, guest.stage).await?;
+            self.bindings.reconcile(&twin.name, guest.tenant, guest.stage).await?;
         }
         for name in &plan.delete {
             let uid = guest.namespaces.get(name).and_then(|namespace| namespace.uid());
@@ -224,7 +224,7 @@ impl Seen {
     }
 }
 
-/// A cluster whose pods may run here, and what is here for it.
+/// A home cluster, and its namespaces in this cluster.
 struct Guest<'a> {
     home: &'a ClusterId,
     tenant: &'a str,
@@ -232,8 +232,8 @@ struct Guest<'a> {
     namespaces: BTreeMap<String, Arc<Namespace>>,
 }
 
-/// Makes it only if there is none of that name: whatever is there is looked at first.
-async fn make(all: &Api<Namespace>, twin: &Twin, home: &ClusterId) -> Result<(), Error> {
+/// Creates a twin, unless a namespace has its name. An existing one is checked at the next change.
+async fn create(all: &Api<Namespace>, twin: &Twin, home: &ClusterId) -> Result<(), Error> {
     let labels = [
         (REMOTE_CLUSTER_ID_LABEL.to_owned(), home.to_string()),
         (POD_SECURITY_LABEL.to_owned(), POD_SECURITY.to_owned()),
@@ -249,7 +249,7 @@ async fn make(all: &Api<Namespace>, twin: &Twin, home: &ClusterId) -> Result<(),
         ..Namespace::default()
     };
     let params = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
-    let made = all.create(&params, &namespace).await;
-    writer::absent_is_fine(made.map(drop))
-        .map_err(|error| Error::Make(twin.name.clone(), twin.home.clone(), error))
+    let created = all.create(&params, &namespace).await;
+    writer::absent_is_fine(created.map(drop))
+        .map_err(|error| Error::Create(twin.name.clone(), twin.home.clone(), error))
 }

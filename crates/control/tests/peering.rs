@@ -1,5 +1,5 @@
-//! Two API servers, the controllers of both clusters, identities made by hand: a peering starts
-//! when it is asked for, survives what happens to it, and leaves nothing.
+//! Two API servers with the controllers of both clusters and identities from the test: a peering
+//! starts on request, survives faults, and leaves nothing behind.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -29,7 +29,7 @@ use tombolo_testing::Side;
 use tower::service_fn;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peering_starts_survives_and_leaves_nothing() {
+async fn a_peering_starts_survives_faults_and_leaves_nothing_behind() {
     let cluster = |name| ClusterSpec::new(name).control_plane_only();
     let bed = Testbed::builder("peering").cluster(cluster("rome")).cluster(cluster("milan"));
     let bed = bed.start().await.expect("the API servers start");
@@ -39,7 +39,7 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     let (at_milan, offer_lists) = start_and_count_offer_lists(&milan);
     let at_rome = start_and_count_watches(bed.cluster("rome"), &rome).await;
 
-    // Nothing happens before somebody wants it.
+    // There is no peering without `join`.
     rome.says("milan", "OutgoingPeering", "NotJoined").await;
     rome.says("milan", "APIServer", "Reachable").await;
 
@@ -49,47 +49,47 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
     milan.says("rome", "OutgoingPeering", "NotJoined").await;
     let offer = rome.get_in::<ResourceOffer>("liqo-tenant-milan", "milan").await.expect("an offer");
     assert_eq!(offer.spec.resource_quota.hard["cpu"].0, "600m", "30 % of two cores");
-    refers_to_what_is_there(&rome, "milan").await;
-    refers_to_what_is_there(&milan, "rome").await;
+    refers_to_existing_requests(&rome, "milan").await;
+    refers_to_existing_requests(&milan, "rome").await;
 
-    // Milan shares more.
+    // Milan shares a larger percentage.
     let more = json!({ "sharing": { "sharePercentage": 40 } });
     milan.put::<ClusterConfig>("cluster", json!({ "spec": more })).await;
     let is_more = |offer: &ResourceOffer| offer.spec.resource_quota.hard["cpu"].0 == "800m";
     rome.until_in("liqo-tenant-milan", "milan", is_more).await;
 
-    // Somebody deletes the copy of the request: it comes again, and so does the offer.
+    // A deleted copy of the request is recreated, and so is the offer.
     let copy = milan.get_in::<ResourceRequest>("liqo-tenant-rome", "rome").await.expect("the copy");
     milan.delete_in::<ResourceRequest>("liqo-tenant-rome", "rome").await;
     let is_another = |now: &ResourceRequest| now.uid() != copy.uid();
     milan.until_in("liqo-tenant-rome", "rome", is_another).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
 
-    // Milan refuses what it had accepted, and thinks better of it.
-    answers(&milan, "rome", "Refused").await;
+    // Milan refuses an accepted request, then accepts it again.
+    set_state(&milan, "rome", "Refused").await;
     rome.says("milan", "OutgoingPeering", "RequestRefused").await;
     milan.says("rome", "IncomingPeering", "Refused").await;
     rome.none::<ResourceOffer>().await;
     milan.none::<ResourceOffer>().await;
-    answers(&milan, "rome", "Accepted").await;
+    set_state(&milan, "rome", "Accepted").await;
     rome.says("milan", "OutgoingPeering", "Established").await;
 
-    // What was offered to others came from the watch each time.
-    assert_eq!(offer_lists.load(Ordering::Relaxed), 1, "milan lists its offers again and again");
+    // The offers to others were read from the watch.
+    assert_eq!(offer_lists.load(Ordering::Relaxed), 1, "milan listed its offers more than once");
 
-    // The controllers end, and others go on.
+    // The controllers restart.
     at_rome.ask();
     at_milan.ask();
     let at_rome = start(&rome);
     let at_milan = start(&milan);
 
-    // Milan's API server is silent, then answers again.
+    // Milan's API server freezes, then responds again.
     let frozen = bed.cluster("milan").freeze(1, Component::ApiServer).expect("it freezes");
     rome.says("milan", "APIServer", "Unreachable").await;
     drop(frozen);
     rome.says("milan", "APIServer", "Reachable").await;
 
-    // Without an identity nobody knows whether it does.
+    // Without an identity its API server can't be checked.
     rome.is_authenticated("milan", false).await;
     rome.says("milan", "APIServer", "NotAuthenticated").await;
     rome.is_authenticated("milan", true).await;
@@ -103,19 +103,19 @@ async fn a_peering_starts_survives_and_leaves_nothing() {
         side.none::<ResourceOffer>().await;
     }
 
-    // And once more, now that somebody in milan has to accept, until nobody has to.
-    accepts_all(&milan, false).await;
+    // Again, without autoAccept in milan until it is enabled.
+    auto_accept(&milan, false).await;
     rome.join("milan", true).await;
     rome.says("milan", "OutgoingPeering", "RequestPending").await;
     milan.says("rome", "IncomingPeering", "Pending").await;
-    accepts_all(&milan, true).await;
+    auto_accept(&milan, true).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
     at_rome.ask();
     at_milan.ask();
 }
 
-/// The requests that the status of a ForeignCluster names are there.
-async fn refers_to_what_is_there(side: &Side, peer: &str) {
+/// Checks that the requests in the status of a ForeignCluster exist.
+async fn refers_to_existing_requests(side: &Side, peer: &str) {
     let entry = side.get::<ForeignCluster>(peer).await.expect("the ForeignCluster");
     let status = entry.status.expect("a status");
     let requests = [status.outgoing, status.incoming].into_iter().flatten();
@@ -127,9 +127,9 @@ async fn refers_to_what_is_there(side: &Side, peer: &str) {
     }
 }
 
-/// However many controllers look at a kind, it is watched once.
+/// Checks that each kind is watched once, however many controllers use it.
 async fn start_and_count_watches(cluster: &Cluster, side: &Side) -> Shutdown {
-    // It begins to watch our kinds whenever it likes.
+    // The controller manager starts watches of custom resources at any time.
     let _frozen = cluster.freeze(1, Component::ControllerManager).expect("it freezes");
     let everywhere = |labels: &str| labels.contains("scope=\"cluster\"");
     let before = side.watches(everywhere).await;
@@ -158,7 +158,7 @@ async fn start_and_count_watches(cluster: &Cluster, side: &Side) -> Shutdown {
     shutdown
 }
 
-/// A cluster with an auth service, and a node that has two cores and an address; nothing runs on it.
+/// A cluster with the Service of the auth service, and an empty node with two cores.
 async fn side(cluster: &Cluster) -> Side {
     let side = Side::new(cluster).await;
     let service = json!({ "spec": { "type": "NodePort", "ports": [{ "port": 443 }] } });
@@ -177,7 +177,7 @@ fn start(side: &Side) -> Shutdown {
     start_with(side.client.clone(), side)
 }
 
-/// Also counts how often all ResourceOffers are listed.
+/// Also counts lists of all ResourceOffers.
 fn start_and_count_offer_lists(side: &Side) -> (Shutdown, Arc<AtomicUsize>) {
     let (client, lists) = (side.client.clone(), Arc::<AtomicUsize>::default());
     let count = lists.clone();
@@ -204,15 +204,15 @@ fn start_with(client: Client, side: &Side) -> Shutdown {
     shutdown
 }
 
-/// Whether requests are accepted without anybody's doing.
-async fn accepts_all(side: &Side, all: bool) {
-    let spec = json!({ "sharing": { "autoAccept": all } });
+/// Sets `sharing.autoAccept`.
+async fn auto_accept(side: &Side, enabled: bool) {
+    let spec = json!({ "sharing": { "autoAccept": enabled } });
     side.put::<ClusterConfig>("cluster", json!({ "spec": spec })).await;
 }
 
-/// Somebody answers a request by hand.
-async fn answers(side: &Side, name: &str, state: &str) {
+/// Sets the state of a request, as an administrator does.
+async fn set_state(side: &Side, name: &str, state: &str) {
     let requests = side.within::<ResourceRequest>(&format!("liqo-tenant-{name}"));
     let patch = Patch::Merge(json!({ "status": { "state": state } }));
-    requests.patch_status(name, &PatchParams::default(), &patch).await.expect("an answer");
+    requests.patch_status(name, &PatchParams::default(), &patch).await.expect("the state is set");
 }

@@ -1,4 +1,4 @@
-//! A ShadowPod whose pod's name is taken gets its pod once the name is free.
+//! The pod of a ShadowPod is created once its name is free.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -12,7 +12,7 @@ use tombolo_testbed::{ClusterSpec, Testbed};
 use tombolo_testing::Side;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_was_in_the_way_is_not_waited_for_for_ever() {
+async fn the_pod_is_created_once_its_name_is_free() {
     let cluster = ClusterSpec::new("milan").control_plane_only();
     let bed = Testbed::builder("shadow-pod").cluster(cluster).start().await;
     let bed = bed.expect("the control plane starts");
@@ -26,9 +26,10 @@ async fn a_pod_that_was_in_the_way_is_not_waited_for_for_ever() {
     let (events, end) = (Events::new(client.clone(), "test"), shutdown.clone());
     tokio::spawn(async move { keep_up(client, events, &end).await });
     milan.put_in::<ShadowPod>("twin", "web", json!({ "spec": { "pod": spec } })).await;
-    let noted =
-        |shadow: &ShadowPod| shadow.annotations().values().any(|note| note.contains("in the way"));
-    milan.until_in("twin", "web", noted).await;
+    let annotated = |shadow: &ShadowPod| {
+        shadow.annotations().values().any(|note| note.contains("already exists"))
+    };
+    milan.until_in("twin", "web", annotated).await;
     milan.delete_in::<Pod>("twin", "web").await;
     milan.until_in::<Pod>("twin", "web", |pod| !pod.owner_references().is_empty()).await;
     shutdown.ask();

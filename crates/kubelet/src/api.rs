@@ -1,5 +1,5 @@
-//! The API that a kubelet has: logs, exec, attach, port-forward, and the list of pods. Whatever is
-//! about one pod is passed on to the remote cluster's API server, byte by byte.
+//! The kubelet API: logs, exec, attach, port-forward, and the list of pods. Requests for one pod
+//! are forwarded to the remote API server.
 
 mod auth;
 mod kubelet_request;
@@ -30,12 +30,12 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Who gets in: shared by all virtual nodes.
+/// Authentication, authorization and streams, shared by all virtual nodes.
 pub(crate) struct Gate {
     tls: tls::Tls,
     authorizer: Authorizer,
-    /// Streams to pods. They outlive the connections that they were asked for on, and a change of
-    /// the client of their remote cluster.
+    /// Streams to pods. They outlive their HTTP connection, and a change of the client of their
+    /// remote cluster.
     streams: Background,
 }
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Gate {
-    /// Follows which certificates this cluster takes.
+    /// Starts to watch the client CA of this cluster.
     pub(crate) fn open(client: Client, settings: &Settings) -> Result<Arc<Self>, tls::TlsError> {
         let tls = tls::Tls::new(client.clone(), settings.pod_ip)?;
         let (authorizer, streams) = (Authorizer::new(client), Background::default());
@@ -54,7 +54,7 @@ impl Gate {
     }
 }
 
-/// Serves one virtual node until it ends.
+/// Serves the kubelet API of one virtual node until its shutdown.
 pub(crate) async fn serve(
     listener: TcpListener,
     gate: Arc<Gate>,
@@ -68,10 +68,10 @@ pub(crate) async fn serve(
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    connections.spawn("kubelet API connection", node.clone().converse(stream));
+                    connections.spawn("kubelet API connection", node.clone().handle(stream));
                 }
                 Err(error) => {
-                    debug!("accept a connection: {error}");
+                    debug!(node = node.peer.node, "accept a connection: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -87,12 +87,12 @@ struct NodeApi {
 }
 
 impl NodeApi {
-    async fn converse(self: Arc<Self>, stream: TcpStream) {
+    async fn handle(self: Arc<Self>, stream: TcpStream) {
         let handshake = timeout(HANDSHAKE, self.gate.tls.accept(stream)).await;
         let (stream, caller) = match handshake {
             Ok(Ok(accepted)) => accepted,
             Ok(Err(error)) => return debug!(node = self.peer.node, "TLS handshake: {error}"),
-            Err(_) => return debug!(node = self.peer.node, "TLS handshake: no end"),
+            Err(_) => return debug!(node = self.peer.node, "TLS handshake: not completed in time"),
         };
         let service = service_fn(move |request| {
             let (node, caller) = (self.clone(), caller.clone());
@@ -102,7 +102,7 @@ impl NodeApi {
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         if let Err(error) = connection.await {
-            debug!("a connection to the kubelet API ended: {error}");
+            debug!("connection to the kubelet API ended: {error}");
         }
     }
 
@@ -110,7 +110,7 @@ impl NodeApi {
         let Some(caller) = caller else {
             return text(
                 StatusCode::UNAUTHORIZED,
-                "a client certificate of this cluster is needed",
+                "present a client certificate of this cluster's client CA",
             );
         };
         match self.gate.authorizer.allows(caller, request.method(), &self.peer.node).await {
@@ -120,20 +120,20 @@ impl NodeApi {
                 return text(StatusCode::FORBIDDEN, &why);
             }
             Err(error) => {
-                let why = format!("ask whether {} may use nodes/proxy: {error}", caller.user);
+                let why = format!("authorize {} for nodes/proxy: {error}", caller.user);
                 return text(StatusCode::INTERNAL_SERVER_ERROR, &why);
             }
         }
         match KubeletRequest::parse(request.uri().path(), request.uri().query().unwrap_or_default())
         {
-            None => text(StatusCode::NOT_FOUND, "virtual nodes do not have this"),
+            None => text(StatusCode::NOT_FOUND, "virtual nodes do not support this path"),
             Some(KubeletRequest::Health) => text(StatusCode::OK, "ok"),
             Some(KubeletRequest::Pods) => self.list(),
             Some(KubeletRequest::Pod(call)) => match self.pods.find(&call.namespace, &call.pod) {
                 Some((_, twin)) => {
-                    let path = call.path_there(&twin);
+                    let path = call.remote_path(&twin);
                     let (remote, streams) = (&self.peer.remote.client, &self.gate.streams);
-                    proxy::pass_on(remote, request, &path, streams).await
+                    proxy::forward(remote, request, &path, streams).await
                 }
                 None => {
                     let why = format!(

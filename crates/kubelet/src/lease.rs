@@ -1,4 +1,4 @@
-//! The Lease by which Kubernetes knows that somebody looks after a node.
+//! The heartbeat of a virtual node: its Lease in `kube-node-lease`.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const DURATION_SECONDS: i32 = 40;
 const RENEW: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Renews the lease of a node until the end is asked for. It is the node's, which has this uid.
+/// Renews the Lease of a node until shutdown. Its owner is the Node with this UID.
 pub(crate) async fn keep(
     client: Client,
     node: &str,
@@ -36,7 +36,7 @@ pub(crate) async fn keep(
             let wait = match writer::apply(&api, MANAGER, &lease).await {
                 Ok(_) => RENEW,
                 Err(error) => {
-                    warn!(node, "renew the lease of the node: {}", Chain(&error));
+                    warn!(node, retry_in = ?RETRY, "renew the node's Lease: {}", Chain(&error));
                     RETRY
                 }
             };

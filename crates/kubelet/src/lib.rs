@@ -1,5 +1,5 @@
-//! Virtual nodes: the node objects, pod offloading, reflection, the kubelet API. One process serves
-//! all virtual nodes of the cluster, each by tasks of its own.
+//! Virtual nodes: Node objects, pod offloading, reflection, the kubelet API. One process serves all
+//! virtual nodes of the cluster, each with tasks of its own.
 
 mod api;
 mod lease;
@@ -18,12 +18,12 @@ use tombolo_runtime::{
     client, health, lease as leadership, settings::Settings, shutdown::Shutdown,
 };
 
-/// Name under which this component applies, and of the Lease of the process that serves.
+/// Field manager of this component, and name of its Lease.
 pub(crate) const MANAGER: &str = "liqo-kubelet";
 
 const HEALTH_PORT: u16 = 8083;
 
-/// Serves the virtual nodes of this cluster, one process at a time, until the end is asked for.
+/// Serves the virtual nodes of this cluster while this process leads, until shutdown.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (alive, ready) = watch::channel(false);
@@ -40,7 +40,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves the virtual nodes of this cluster until the end is asked for.
+/// Serves the virtual nodes of this cluster until shutdown.
 pub async fn serve(client: Client, settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let gate = api::Gate::open(client.clone(), &settings)?;
     supervisor::run(client, settings, gate, shutdown).await;

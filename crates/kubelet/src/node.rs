@@ -1,4 +1,4 @@
-//! The node object: as `core` wants it, made again when somebody deletes it.
+//! The Node object of a virtual node: kept as `core` wants it, and recreated if it is deleted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,17 +25,17 @@ const RETRY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeError {
-    #[error("look for node {0}")]
+    #[error("read Node {0}")]
     Get(String, #[source] kube::Error),
-    #[error("apply node {0}")]
+    #[error("apply Node {0}")]
     Apply(String, #[source] kube::Error),
-    #[error("apply the status of node {0}")]
+    #[error("apply the status of Node {0}")]
     ApplyStatus(String, #[source] kube::Error),
-    #[error("delete node {0}")]
+    #[error("delete Node {0}")]
     Delete(String, #[source] kube::Error),
 }
 
-/// Keeps the node and its lease until the end is asked for.
+/// Maintains the Node and its Lease until shutdown.
 pub(crate) async fn keep(
     peer: Arc<Peer>,
     port: u16,
@@ -79,7 +79,7 @@ pub(crate) async fn keep(
     tokio::join!(shutdown.or(keeping), lease);
 }
 
-/// Deletes the node.
+/// Deletes the Node.
 pub(crate) async fn remove(peer: &Peer) -> Result<(), NodeError> {
     let api: Api<Node> = Api::all(peer.home.clone());
     let node = api.get_opt(&peer.node).await;
@@ -109,7 +109,7 @@ async fn write(
         draining: inputs.stage != OfferStage::Serving,
         manager: MANAGER,
     };
-    // Who has cordoned it, an index does not tell.
+    // The index has no managedFields, which tell who has cordoned the node.
     let whole = match seen.is_some_and(node::is_cordoned) && !facts.draining {
         true => api.get_opt(&peer.node).await,
         false => Ok(None),
@@ -126,8 +126,8 @@ async fn write(
             .await
             .map_err(|source| NodeError::ApplyStatus(peer.node.clone(), source))?;
         match &inputs.not_ready {
-            None => info!(node = peer.node, "the node is ready"),
-            Some(why) => info!(node = peer.node, reason = why.reason, "the node is not ready"),
+            None => info!(node = peer.node, "node is ready"),
+            Some(why) => info!(node = peer.node, reason = why.reason, "node is not ready"),
         }
     }
     Ok(())

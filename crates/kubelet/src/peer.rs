@@ -1,4 +1,4 @@
-//! One virtual node, and what it takes to serve it.
+//! The peer of a virtual node.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,26 +8,26 @@ use tombolo_api::ClusterIdentity;
 use tombolo_core::translate::Networks;
 use tombolo_runtime::{remote::Remote, settings::Settings, shutdown::Shutdown};
 
-/// One virtual node and what it takes to serve it.
+/// The cluster behind a virtual node, and the inputs and clients to serve the node.
 #[derive(Clone)]
 pub struct Peer {
-    /// This cluster.
+    /// A client of this cluster.
     pub home: Client,
-    /// Which cluster this is.
+    /// Settings of this cluster.
     pub settings: Arc<Settings>,
-    /// The cluster behind the virtual node, as we are known there.
+    /// A client of the cluster behind the virtual node, with the identity it has issued.
     pub remote: Remote,
-    /// Who that is.
+    /// Id and name of that cluster.
     pub cluster: ClusterIdentity,
     /// Name of the virtual node.
     pub node: String,
-    /// Namespace, in this cluster, with what the peering needs.
+    /// The tenant namespace of the peering in this cluster.
     pub tenant_namespace: String,
-    /// Twin namespaces that are there, by the namespace of this cluster.
+    /// Existing twin namespaces by local namespace.
     pub namespaces: watch::Receiver<BTreeMap<String, String>>,
-    /// What the two clusters call each other's networks, once that is known.
+    /// The translated CIDRs between the two clusters, once they are known.
     pub networks: watch::Receiver<Option<Networks>>,
-    /// When to end.
+    /// Ends the virtual node.
     pub shutdown: Shutdown,
 }
 

@@ -1,5 +1,5 @@
-//! Offloads pods, and brings their status back: looks at the pods of a virtual node, at their
-//! ShadowPods and at the remote pods, and does what `core` decides.
+//! Offloads the pods of a virtual node and copies back their status: reads the local pods, their
+//! ShadowPods and the remote pods, and executes the decisions of `core`.
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ use tombolo_runtime::{
 
 use crate::{MANAGER, peer::Peer, virtual_node::PodInputs};
 
-/// Namespace and name of a pod at home.
+/// Namespace and name of a local pod.
 type Key = (String, String);
 
 /// The pods of one virtual node.
@@ -51,7 +51,7 @@ pub(crate) struct Pods {
     queue: Queue<Key>,
 }
 
-/// What is in a twin namespace.
+/// The pods of a twin namespace.
 struct TwinNamespace {
     name: String,
     shadows: Watched<ShadowPod>,
@@ -71,7 +71,7 @@ pub(crate) enum PodError {
 }
 
 impl Pods {
-    /// Starts to watch.
+    /// Starts the watches.
     pub(crate) fn new(
         peer: Arc<Peer>,
         inputs: watch::Receiver<PodInputs>,
@@ -84,7 +84,7 @@ impl Pods {
             home: Watched::telling(
                 Api::all(peer.home.clone()),
                 of_node,
-                tell(pods.clone(), key::<RawPod>),
+                enqueue_pods(pods.clone(), key::<RawPod>),
             ),
             twins: Mutex::default(),
             queue,
@@ -93,7 +93,7 @@ impl Pods {
         (pods, asked)
     }
 
-    /// Works until the peer ends.
+    /// Reconciles pods until the shutdown of the peer.
     pub(crate) async fn run(self: Arc<Self>, asked: Asked<Key>) {
         let name = format!("pods of {}", self.peer.node);
         let working = queue::run(&name, asked, |key| self.reconcile(key));
@@ -101,35 +101,35 @@ impl Pods {
         tokio::join!(shutdown.or(working), shutdown.or(self.follow()));
     }
 
-    /// The pods at home.
+    /// The local pods.
     pub(crate) fn at_home(&self) -> Vec<Arc<RawPod>> {
         self.home.all()
     }
 
-    /// A pod at home, and the name of its namespace in the remote cluster.
+    /// A local pod, and the name of its twin namespace.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<(Arc<RawPod>, String)> {
         let twin = self.peer.namespaces.borrow().get(namespace).cloned()?;
         Some((self.home.get(namespace, name)?, twin))
     }
 
-    /// Whether the pods at home are known.
+    /// Whether the local pods have been listed.
     pub(crate) fn is_filled(&self) -> bool {
         self.home.is_filled()
     }
 
-    /// Tells when something has happened to the pods at home.
+    /// Number of changes of the local pods: wakes its receivers at each.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.home.changes()
     }
 
-    /// Follows what is not about a single pod.
+    /// Enqueues all pods when an input that they share changes.
     async fn follow(self: &Arc<Self>) {
         let mut inputs = self.inputs.clone();
         let mut namespaces = self.peer.namespaces.clone();
         let mut networks = self.peer.networks.clone();
         loop {
             self.watch_twins();
-            self.ask_for_all();
+            self.enqueue_all();
             let changed = tokio::select! {
                 changed = inputs.changed() => changed,
                 changed = namespaces.changed() => changed,
@@ -165,20 +165,22 @@ impl Pods {
             shadows: Watched::telling(
                 Api::namespaced(client.clone(), name),
                 watcher::Config::default().labels(&ours),
-                tell(Arc::downgrade(self), move |it: &ShadowPod| {
+                enqueue_pods(Arc::downgrade(self), move |it: &ShadowPod| {
                     (of_shadow.clone(), it.name_any())
                 }),
             ),
             pods: Watched::telling(
                 Api::namespaced(client.clone(), name),
                 watcher::Config::default().labels(&pods),
-                tell(Arc::downgrade(self), move |it: &RawPod| (of_pod.clone(), it.name_any())),
+                enqueue_pods(Arc::downgrade(self), move |it: &RawPod| {
+                    (of_pod.clone(), it.name_any())
+                }),
             ),
         }
     }
 
-    /// Asks for all pods that are known of on either side.
-    fn ask_for_all(&self) {
+    /// Enqueues all pods, local and remote ones.
+    fn enqueue_all(&self) {
         for pod in self.home.all() {
             self.queue.push(key(&*pod));
         }
@@ -233,7 +235,7 @@ impl Pods {
             remote: &self.peer.cluster.cluster_id,
         };
         let decision = decide::decide(seen, clusters, from);
-        // What is known goes home even when the remote cluster does not answer.
+        // The local status is updated even if the remote cluster is unreachable.
         let at_home = match home.as_deref() {
             Some(pod) => self.do_at_home(pod, decision.home, decision.restarts.as_ref()).await,
             None => Ok(()),
@@ -276,14 +278,14 @@ impl Pods {
             Home::Nothing if restarts.is_none() => Ok(()),
             Home::Nothing => self.set_status(&api, pod, &Value::Null, restarts).await,
             Home::Status(status) => {
-                self.say_why(pod, &status).await;
+                self.record_reason(pod, &status).await;
                 self.set_status(&api, pod, &status, restarts).await
             }
             Home::Remove => delete_pod(&api, pod, Some(0))
                 .await
                 .map_err(|source| PodError::Delete(namespace, name, source)),
             Home::Evict => {
-                let note = "its namespace is not offloaded to this node's cluster any more";
+                let note = "the namespace is no longer offloaded to the cluster of this node";
                 self.events.normal(pod, "Evicted", note).await;
                 delete_pod(&api, pod, None)
                     .await
@@ -303,7 +305,7 @@ impl Pods {
         if let Some(restarts) = restarts {
             let metadata = &mut patch["metadata"];
             metadata["annotations"] = json!({ RESTARTS_ANNOTATION: restarts.annotation() });
-            // Those before follow from what the pod shows, so that has to be the latest.
+            // The earlier restarts are computed from the status of the pod, which must be current.
             if Restarts::recorded(pod).is_some() {
                 metadata["resourceVersion"] = json!(pod.metadata.resource_version);
             }
@@ -314,7 +316,7 @@ impl Pods {
         stale_is_fine(done.map(drop)).map_err(|source| PodError::SetStatus(namespace, name, source))
     }
 
-    async fn say_why(&self, pod: &RawPod, status: &Value) {
+    async fn record_reason(&self, pod: &RawPod, status: &Value) {
         let text = |field: &str| status[field].as_str();
         if let (Some("Pending"), Some(reason), Some(message)) =
             (text("phase"), text("reason"), text("message"))
@@ -324,7 +326,7 @@ impl Pods {
     }
 }
 
-/// Asks a pod to end, with these seconds unless its own.
+/// Deletes a pod, with this grace period in seconds instead of its own.
 pub(crate) async fn delete_pod(
     api: &Api<RawPod>,
     pod: &RawPod,
@@ -351,9 +353,9 @@ async fn delete_shadow(
         } });
         let done = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         match stale_is_fine(done.map(drop)) {
-            // When the peering is over we may not say how soon, but still that it is to end.
+            // After the end of a peering the tenant may delete ShadowPods but not patch them.
             Err(kube::Error::Api(status)) if status.code == 403 => {}
-            said => said?,
+            patched => patched?,
         }
     }
     let params = DeleteParams {
@@ -363,8 +365,8 @@ async fn delete_shadow(
     writer::absent_is_fine(api.delete(name, &params).await.map(drop))
 }
 
-/// What a real kubelet would send: lists with keys are merged by them, unless told to be replaced,
-/// and so are their items, so what is not there any more has to be said.
+/// A strategic merge patch, as a real kubelet sends it. Lists with merge keys are merged item by
+/// item, so absent fields need an explicit null, and lists of addresses a replace directive.
 fn status_patch(pod: &RawPod, status: &Value) -> Value {
     let mut fields = serde_json::Map::new();
     let ours: &[&str] = if status.is_null() { &[] } else { &pod_status::OWNED_FIELDS };
@@ -393,7 +395,7 @@ fn status_patch(pod: &RawPod, status: &Value) -> Value {
     json!({ "metadata": { "uid": pod.metadata.uid }, "status": fields })
 }
 
-/// The object is gone, or another one by now, or not as it was: there will be news of it.
+/// Treats an object that is gone, recreated or changed as success: its watch enqueues it again.
 fn stale_is_fine(result: kube::Result<()>) -> kube::Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
@@ -406,8 +408,8 @@ fn stale_is_fine(result: kube::Result<()>) -> kube::Result<()> {
     }
 }
 
-/// Asks for the pods that a change is about.
-fn tell<K>(
+/// A listener that enqueues the pods of a change.
+fn enqueue_pods<K>(
     pods: Weak<Pods>,
     key_of: impl Fn(&K) -> Key + Send + 'static,
 ) -> impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static
@@ -415,11 +417,11 @@ where
     K: Object,
 {
     move |changed, _| {
-        // Until there are any, nobody works; then all are asked for anyway.
+        // `Pods` is not constructed yet. Its start enqueues all pods.
         let Some(pods) = pods.upgrade() else { return };
         match changed {
             Changed::One(object) => pods.queue.push(key_of(object)),
-            Changed::Any => pods.ask_for_all(),
+            Changed::Any => pods.enqueue_all(),
         }
     }
 }

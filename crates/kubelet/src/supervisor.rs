@@ -1,5 +1,5 @@
-//! Which virtual nodes there are: one for each offer that was accepted. The watches on what peerings
-//! are made of are shared by all of them.
+//! Starts and updates virtual nodes: one for each accepted offer. They share the watches of the
+//! objects of peerings.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -37,9 +37,9 @@ use crate::{
 /// Namespace and name of an offer.
 type Key = (String, String);
 
-/// Runs all virtual nodes until the end is asked for.
+/// Runs all virtual nodes until shutdown.
 pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shutdown: Shutdown) {
-    let seen = Seen::new(&client);
+    let state = State::new(&client);
     let shared = Shared {
         remotes: Remotes::new(client.clone()),
         homes: Arc::new(Homes::new(client.clone())),
@@ -52,12 +52,12 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
     let mut tasks = Tasks::new();
     let mut wrong = BTreeMap::new();
     let work = async {
-        seen.observer.filled().await;
+        state.observer.filled().await;
         loop {
-            let networks = seen.networks(&mut wrong);
-            seen.update(&shared, &networks, &mut running, &mut tasks);
+            let networks = state.networks(&mut wrong);
+            state.update(&shared, &networks, &mut running, &mut tasks);
             tokio::select! {
-                () = seen.observer.changed() => {}
+                () = state.observer.changed() => {}
                 Some(ended) = tasks.join_next() => {
                     if let Ok(key) = ended {
                         running.remove(&key);
@@ -70,7 +70,7 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
     tasks.join_all().await;
 }
 
-/// A virtual node that runs, and how it hears of what it depends on.
+/// A running virtual node, and the channels by which it gets its inputs.
 struct Running {
     inputs: watch::Sender<Inputs>,
     pods: watch::Sender<PodInputs>,
@@ -78,8 +78,8 @@ struct Running {
     networks: watch::Sender<Option<Networks>>,
 }
 
-/// What there is in this cluster.
-struct Seen {
+/// The objects of all peerings of this cluster.
+struct State {
     observer: Observer,
     offers: Store<ResourceOffer>,
     clusters: Store<ForeignCluster>,
@@ -87,7 +87,7 @@ struct Seen {
     tunnels: Store<TunnelEndpoint>,
 }
 
-/// What a virtual node depends on, at one time.
+/// The inputs of a virtual node at one time.
 struct Snapshot {
     cluster: ClusterIdentity,
     inputs: Inputs,
@@ -96,7 +96,7 @@ struct Snapshot {
     networks: Option<Networks>,
 }
 
-impl Seen {
+impl State {
     fn new(client: &Client) -> Self {
         let mut observer = Observer::new();
         let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
@@ -111,12 +111,12 @@ impl Seen {
         }
     }
 
-    /// The networks of all peers. `wrong` is what has been said to be wrong.
+    /// The networks of all peers. `wrong` are the mismatches that were already logged.
     fn networks(&self, wrong: &mut BTreeMap<ClusterId, Mismatch>) -> BTreeMap<ClusterId, Networks> {
         let tunnels = self.tunnels.state();
         let peers = PeerNetworks::from_tunnel_endpoints(tunnels.iter().map(Arc::as_ref));
         for (peer, why) in peers.newly_wrong(wrong) {
-            warn!(%peer, "pods of a peer get no addresses here: {why}");
+            warn!(%peer, "the pods of the peer get no addresses in this cluster: {why}");
         }
         *wrong = peers.wrong;
         peers.known
@@ -137,7 +137,7 @@ impl Seen {
                 continue;
             };
             if let Some(running) = running.get(&key) {
-                running.tell(snapshot);
+                running.update(snapshot);
             } else if snapshot.inputs.stage.needs_node() {
                 running.insert(key.clone(), start(key, shared, snapshot, tasks));
             }
@@ -151,7 +151,7 @@ impl Seen {
         }
     }
 
-    /// All that the node of an offer depends on, once it is known which cluster offers.
+    /// The inputs of the node of an offer. `None`: the cluster that offers is not known yet.
     fn snapshot(
         &self,
         offer: &Arc<ResourceOffer>,
@@ -189,7 +189,7 @@ fn start(key: Key, shared: &Shared, snapshot: Snapshot, tasks: &mut Tasks<Key>) 
     let (running, sources) = Running::new(snapshot);
     let shared = shared.clone();
     tasks.spawn(format!("virtual node of {}", cluster.cluster_name), async move {
-        virtual_node::live(shared, cluster, sources).await;
+        virtual_node::run(shared, cluster, sources).await;
         key
     });
     running
@@ -197,20 +197,20 @@ fn start(key: Key, shared: &Shared, snapshot: Snapshot, tasks: &mut Tasks<Key>) 
 
 impl Running {
     fn new(snapshot: Snapshot) -> (Self, Sources) {
-        let (inputs, inputs_seen) = watch::channel(snapshot.inputs);
-        let (pods, pods_seen) = watch::channel(snapshot.pods);
-        let (namespaces, namespaces_seen) = watch::channel(snapshot.namespaces);
-        let (networks, networks_seen) = watch::channel(snapshot.networks);
+        let (inputs, inputs_receiver) = watch::channel(snapshot.inputs);
+        let (pods, pods_receiver) = watch::channel(snapshot.pods);
+        let (namespaces, namespaces_receiver) = watch::channel(snapshot.namespaces);
+        let (networks, networks_receiver) = watch::channel(snapshot.networks);
         let sources = Sources {
-            inputs: inputs_seen,
-            pods: pods_seen,
-            namespaces: namespaces_seen,
-            networks: networks_seen,
+            inputs: inputs_receiver,
+            pods: pods_receiver,
+            namespaces: namespaces_receiver,
+            networks: networks_receiver,
         };
         (Self { inputs, pods, namespaces, networks }, sources)
     }
 
-    fn tell(&self, snapshot: Snapshot) {
+    fn update(&self, snapshot: Snapshot) {
         set(&self.networks, snapshot.networks);
         set(&self.namespaces, snapshot.namespaces);
         set(&self.pods, snapshot.pods);
@@ -256,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_changes_concerns_the_node_and_none_of_its_pods() {
+    fn a_changed_offer_updates_the_node_but_reconciles_no_pods() {
         let (running, sources) = Running::new(snapshot("2", &[]));
-        running.tell(snapshot("3", &[]));
-        assert!(sources.inputs.has_changed().unwrap(), "the node has other resources");
-        assert!(!sources.pods.has_changed().unwrap(), "all pods are looked at again");
-        running.tell(snapshot("3", &["shop"]));
+        running.update(snapshot("3", &[]));
+        assert!(sources.inputs.has_changed().unwrap(), "the node gets new resources");
+        assert!(!sources.pods.has_changed().unwrap(), "no pod is reconciled");
+        running.update(snapshot("3", &["shop"]));
         assert!(sources.pods.has_changed().unwrap());
         let wanted = sources.pods.borrow().wanted_namespaces.clone();
         assert_eq!(wanted, BTreeSet::from(["shop".to_owned()]));

@@ -1,4 +1,4 @@
-//! The life of a virtual node: from an accepted offer to the end of it.
+//! The lifecycle of a virtual node, from an accepted offer until the offer is gone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,33 +45,33 @@ use crate::{
 
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long pods are waited for that nobody can reach.
+/// Time to wait for unreachable pods while a node is drained.
 const UNREACHABLE_GRACE: Duration = Duration::from_secs(30);
 
-/// What the node object of a virtual node depends on.
+/// Inputs of the Node object of a virtual node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Inputs {
     /// The offer.
     pub offer: ResourceOffer,
-    /// The stage that it has reached.
+    /// Its stage.
     pub stage: OfferStage,
     /// Why the node is not ready, if it is not.
     pub not_ready: Option<NotReady>,
 }
 
-/// What the pods of a virtual node depend on, each of them. The offer is not part of it: it changes
-/// with what is free in the remote cluster, and no pod changes with it.
+/// Inputs of each pod of a virtual node. Every change reconciles all pods, so it does not have the
+/// offer, which changes with the free resources of the remote cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodInputs {
     /// Why the node is not ready, if it is not.
     pub not_ready: Option<NotReady>,
-    /// Namespaces that are wanted over there.
+    /// Local namespaces that are to have a twin.
     pub wanted_namespaces: BTreeSet<String>,
-    /// Twin namespaces that are on their way out, by the namespace of this cluster.
+    /// Twin namespaces that are being deleted, by local namespace.
     pub leaving_namespaces: BTreeMap<String, String>,
 }
 
-/// What all virtual nodes share.
+/// Shared by all virtual nodes.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub client: Client,
@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     pub shutdown: Shutdown,
 }
 
-/// Where a virtual node learns what it depends on.
+/// The inputs of a virtual node as they change.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     pub inputs: watch::Receiver<Inputs>,
@@ -91,68 +91,68 @@ pub(crate) struct Sources {
     pub networks: watch::Receiver<Option<tombolo_core::translate::Networks>>,
 }
 
-/// Whatever way a life takes, its tasks end with it.
-struct End(Shutdown);
+/// Ends the tasks of a virtual node on every return path.
+struct ShutdownOnDrop(Shutdown);
 
-impl Drop for End {
+impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
         self.0.ask();
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LifeError {
-    #[error("look for node {0}")]
-    LookForNode(String, #[source] kube::Error),
-    #[error("look for ResourceOffer {0}")]
-    LookForOffer(String, #[source] kube::Error),
-    #[error("put the finalizer on ResourceOffer {0}")]
+pub(crate) enum Error {
+    #[error("read Node {0}")]
+    ReadNode(String, #[source] kube::Error),
+    #[error("read ResourceOffer {0}")]
+    ReadOffer(String, #[source] kube::Error),
+    #[error("add the finalizer to ResourceOffer {0}")]
     AddFinalizer(String, #[source] kube::Error),
-    #[error("say in ResourceOffer {0} which node stands for it")]
-    NameNode(String, #[source] kube::Error),
-    #[error("take the finalizer off ResourceOffer {0}")]
+    #[error("record the virtual node in the status of ResourceOffer {0}")]
+    RecordNode(String, #[source] kube::Error),
+    #[error("remove the finalizer from ResourceOffer {0}")]
     RemoveFinalizer(String, #[source] kube::Error),
     #[error("get a client for the remote cluster")]
     Remote(#[from] NoIdentity),
-    #[error("the cluster of node {0} is to be reached in another way from now on")]
-    Moved(String),
+    #[error("the identity for the cluster of node {0} has changed: restarting the node's tasks")]
+    IdentityChanged(String),
     #[error("listen for the kubelet API of node {0}")]
     Listen(String, #[source] std::io::Error),
     #[error(transparent)]
     Node(#[from] node::NodeError),
 }
 
-/// Lives until the offer is gone, or the end is asked for.
-pub(crate) async fn live(shared: Shared, cluster: ClusterIdentity, sources: Sources) {
+/// Runs a virtual node until the offer is gone, or until shutdown.
+pub(crate) async fn run(shared: Shared, cluster: ClusterIdentity, sources: Sources) {
     let name = cluster.cluster_name.clone();
-    let living = async {
-        while let Err(error) = life(&shared, &cluster, sources.clone()).await {
+    let running = async {
+        while let Err(error) = run_once(&shared, &cluster, sources.clone()).await {
             warn!(cluster = %name, retry_in = ?RETRY, "{}", Chain(&error));
             sleep(RETRY).await;
         }
     };
-    shared.shutdown.or(living).await;
+    shared.shutdown.or(running).await;
 }
 
-async fn life(
+async fn run_once(
     shared: &Shared,
     cluster: &ClusterIdentity,
     sources: Sources,
-) -> Result<(), LifeError> {
+) -> Result<(), Error> {
     let offer = sources.inputs.borrow().offer.clone();
     let node = choose_name(shared, cluster, &offer).await?;
     let serving = || sources.inputs.borrow().stage == OfferStage::Serving;
     if serving() {
         claim(shared, &offer, &node).await?;
     } else if !may_have_node(shared, &offer).await? {
-        // It went while the watch still showed it: what has become of it is about to be heard.
+        // The offer has changed since the watch saw it: wait for that change.
         let _ = sources.inputs.clone().changed().await;
         return Ok(());
     }
     let tenant_namespace = offer.namespace().unwrap_or_default();
     let remote = match shared.remotes.in_namespace(&tenant_namespace, cluster.clone()).await {
         Ok(remote) => remote,
-        // Nobody is there to ask any more.
+        // There is no identity to delete the remote pods with.
         Err(NoIdentity::NotYet(_)) if !serving() => {
             return abandon(shared, &node, cluster, &offer).await;
         }
@@ -169,10 +169,10 @@ async fn life(
         networks: sources.networks.clone(),
         shutdown: shared.shutdown.child(),
     });
-    let _end = End(peer.shutdown.clone());
+    let _end = ShutdownOnDrop(peer.shutdown.clone());
     let listener = TcpListener::bind(("0.0.0.0", 0)).await;
     let port = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
-    let (port, listener) = port.map_err(|source| LifeError::Listen(node.clone(), source))?;
+    let (port, listener) = port.map_err(|source| Error::Listen(node.clone(), source))?;
 
     let (pods, asked) = Pods::new(peer.clone(), sources.pods.clone());
     let mut tasks = Tasks::new();
@@ -196,7 +196,7 @@ async fn life(
     };
     let drained = tokio::select! {
         drained = draining => drained,
-        () = renew(shared, &peer) => return Err(LifeError::Moved(node)),
+        () = renew(shared, &peer) => return Err(Error::IdentityChanged(node)),
     };
     if !drained {
         return Ok(());
@@ -205,33 +205,33 @@ async fn life(
     tasks.join_all().await;
     node::remove(&peer).await?;
     release(shared, &offer).await?;
-    info!(node, "the virtual node is gone");
+    info!(node, "removed the virtual node");
     Ok(())
 }
 
-/// The name that the node has, or gets.
+/// The recorded name of the node, or a free one.
 async fn choose_name(
     shared: &Shared,
     cluster: &ClusterIdentity,
     offer: &ResourceOffer,
-) -> Result<String, LifeError> {
+) -> Result<String, Error> {
     if let Some(name) = offer.status.as_ref().and_then(|status| status.virtual_node.clone()) {
         return Ok(name);
     }
     let (name, id) = (&cluster.cluster_name, &cluster.cluster_id);
     let first = names::virtual_node(name, id, |_| false);
     let found = Api::<Node>::all(shared.client.clone()).get_opt(&first).await;
-    let found = found.map_err(|source| LifeError::LookForNode(first, source))?;
+    let found = found.map_err(|source| Error::ReadNode(first, source))?;
     let taken = found.is_some_and(|node| core_node::is_taken(&node, id));
     Ok(names::virtual_node(name, id, |_| taken))
 }
 
-/// Says that a node stands for the offer, before there is one.
-async fn claim(shared: &Shared, offer: &ResourceOffer, node: &str) -> Result<(), LifeError> {
+/// Adds the finalizer and records the node in the offer, before the node is created.
+async fn claim(shared: &Shared, offer: &ResourceOffer, node: &str) -> Result<(), Error> {
     let api = offers(shared, offer);
     finalizer::add(&api, offer, KUBELET_FINALIZER)
         .await
-        .map_err(|source| LifeError::AddFinalizer(offer.name_any(), source))?;
+        .map_err(|source| Error::AddFinalizer(offer.name_any(), source))?;
     if offer.status.as_ref().and_then(|status| status.virtual_node.as_deref()) == Some(node) {
         return Ok(());
     }
@@ -239,19 +239,19 @@ async fn claim(shared: &Shared, offer: &ResourceOffer, node: &str) -> Result<(),
     writer::apply_status(&api, MANAGER, &offer.name_any(), &status)
         .await
         .map(drop)
-        .map_err(|source| LifeError::NameNode(offer.name_any(), source))
+        .map_err(|source| Error::RecordNode(offer.name_any(), source))
 }
 
-/// Whether a node is left to be removed, by the API server's word.
-async fn may_have_node(shared: &Shared, offer: &ResourceOffer) -> Result<bool, LifeError> {
+/// Whether a node may be left to remove. Reads the offer from the API server, not from the watch.
+async fn may_have_node(shared: &Shared, offer: &ResourceOffer) -> Result<bool, Error> {
     let now = offers(shared, offer).get_opt(&offer.name_any()).await;
-    let now = now.map_err(|source| LifeError::LookForOffer(offer.name_any(), source))?;
+    let now = now.map_err(|source| Error::ReadOffer(offer.name_any(), source))?;
     Ok(now.is_some_and(|now| Offer::from_resource(&now).stage.needs_node()))
 }
 
-async fn release(shared: &Shared, offer: &ResourceOffer) -> Result<(), LifeError> {
+async fn release(shared: &Shared, offer: &ResourceOffer) -> Result<(), Error> {
     let api = offers(shared, offer);
-    let failed = |source| LifeError::RemoveFinalizer(offer.name_any(), source);
+    let failed = |source| Error::RemoveFinalizer(offer.name_any(), source);
     let Some(offer) = api.get_opt(&offer.name_any()).await.map_err(failed)? else {
         return Ok(());
     };
@@ -268,7 +268,7 @@ fn offers(shared: &Shared, offer: &ResourceOffer) -> Api<ResourceOffer> {
     Api::namespaced(shared.client.clone(), &offer.namespace().unwrap_or_default())
 }
 
-/// Puts a renewed identity to use as soon as it is there; ends when that takes another client.
+/// Applies renewed identities to the client. Returns when an identity needs another client.
 async fn renew(shared: &Shared, peer: &Peer) {
     let api = Api::<Secret>::namespaced(shared.client.clone(), &peer.tenant_namespace);
     let identity = Watched::new(api, named(IDENTITY_SECRET));
@@ -281,7 +281,7 @@ async fn renew(shared: &Shared, peer: &Peer) {
             0 => Ok(changed.await),
             _ => timeout(RETRY.saturating_mul(1 << failures.min(6)), changed).await,
         };
-        // It ends with whoever waits here.
+        // The sender exists as long as `identity`.
         if matches!(wait, Ok(Err(_))) {
             return std::future::pending().await;
         }
@@ -289,16 +289,16 @@ async fn renew(shared: &Shared, peer: &Peer) {
             Ok(now) if now.is_same(&peer.remote) => failures = 0,
             Ok(_) => return,
             Err(error) => {
-                warn!(namespace, "renew the identity: {}", Chain(&error));
-                // What there is does not get better by itself.
+                warn!(namespace, "apply the renewed identity: {}", Chain(&error));
+                // An unusable identity is not retried before the Secret changes.
                 failures = if matches!(error, NoIdentity::Read { .. }) { failures + 1 } else { 0 };
             }
         }
     }
 }
 
-/// Asks the pods of the node to end, and waits until they have: those of DaemonSets, which come
-/// back as long as there is a node, go with it.
+/// Deletes the pods of the node and waits until they are gone. Pods of DaemonSets are left: they
+/// are recreated as long as the node exists, and are deleted with it.
 async fn drain(peer: &Peer, pods: &Pods, inputs: &mut watch::Receiver<Inputs>) {
     let mut changes = pods.changes();
     let mut unreachable: Option<Instant> = None;
@@ -310,15 +310,15 @@ async fn drain(peer: &Peer, pods: &Pods, inputs: &mut watch::Receiver<Inputs>) {
             return;
         }
         for pod in left.iter().filter(|pod| !pod.is_deleting()) {
-            end(peer, pod, None).await;
+            delete(peer, pod, None).await;
         }
         let lost = inputs.borrow_and_update().not_ready.is_some();
         unreachable = lost.then(|| unreachable.unwrap_or_else(Instant::now));
         let deadline = unreachable.map(|since| since + UNREACHABLE_GRACE);
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            warn!(node = peer.node, "giving up pods that nobody can reach");
+            warn!(node = peer.node, pods = left.len(), "force deleting unreachable pods");
             for pod in &left {
-                end(peer, pod, Some(0)).await;
+                delete(peer, pod, Some(0)).await;
             }
             return;
         }
@@ -333,23 +333,24 @@ async fn drain(peer: &Peer, pods: &Pods, inputs: &mut watch::Receiver<Inputs>) {
     }
 }
 
-async fn end(peer: &Peer, pod: &RawPod, grace: Option<u32>) {
+async fn delete(peer: &Peer, pod: &RawPod, grace: Option<u32>) {
     let api = Api::namespaced(peer.home.clone(), &pod.namespace().unwrap_or_default());
     if let Err(error) = pods::delete_pod(&api, pod, grace).await {
-        warn!(node = peer.node, pod = pod.name_any(), "delete the pod: {}", Chain(&error));
+        let (namespace, pod) = (pod.namespace(), pod.name_any());
+        warn!(node = peer.node, namespace, pod, "delete the pod: {}", Chain(&error));
     }
 }
 
-/// Removes a node whose cluster nobody can speak to any more, with its pods.
+/// Removes a node and its pods if there is no identity for its cluster any more.
 async fn abandon(
     shared: &Shared,
     node: &str,
     cluster: &ClusterIdentity,
     offer: &ResourceOffer,
-) -> Result<(), LifeError> {
-    warn!(node, "there is no identity for the remote cluster: its pods are given up");
+) -> Result<(), Error> {
+    warn!(node, "force deleting the pods of the node: no identity for the remote cluster");
     let nodes: Api<Node> = Api::all(shared.client.clone());
-    let failed = |source| LifeError::LookForNode(node.to_owned(), source);
+    let failed = |source| Error::ReadNode(node.to_owned(), source);
     let found = nodes.get_opt(node).await.map_err(failed)?;
     if let Some(found) = found.filter(|found| !core_node::is_taken(found, &cluster.cluster_id)) {
         let pods: Api<RawPod> = Api::all(shared.client.clone());

@@ -1,6 +1,5 @@
-//! Clients of API servers that notice when the other end is gone: a connection on which nothing
-//! comes back is given up within seconds, so that a watch never hangs on it, and so is a request
-//! that nobody begins to answer.
+//! Clients of API servers that detect unreachable servers: a dead connection is closed within
+//! seconds, so that no watch hangs on it, and a request without a response fails in time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,24 +24,24 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// How long sent data may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
-/// A client for the cluster that this process runs in, or that the kubeconfig says.
+/// A client for the cluster of this pod, or of the kubeconfig.
 pub async fn local() -> Result<Client, LocalError> {
     build(&Config::infer().await?).map_err(LocalError::Build)
 }
 
-/// There is no client of the own cluster.
+/// There is no client for this cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// Neither a service account nor a kubeconfig.
-    #[error("find out how to reach this cluster's API server")]
+    /// Neither a service account nor a kubeconfig was found.
+    #[error("find the API server of this cluster by the service account or KUBECONFIG")]
     Infer(#[from] kube::config::InferConfigError),
-    /// What they say does not make a client.
-    #[error("make a client for this cluster's API server")]
+    /// The configuration does not make a client.
+    #[error("create a client for the API server of this cluster")]
     Build(#[source] kube::Error),
 }
 
-/// What a client shows of itself. It can be changed while the client is in use, and counts from the
-/// next request on: connections that were opened with what was shown before get no more of them.
+/// The credentials of a client. They can be replaced while the client is in use, and apply from the
+/// next request on: connections with an old certificate get no more requests.
 pub(crate) struct Credentials {
     token: ArcSwapOption<HeaderValue>,
     connections: ArcSwap<Http<HttpsConnector<HttpConnector>, Body>>,
@@ -57,24 +56,24 @@ impl Credentials {
         }))
     }
 
-    /// Shows another token.
+    /// Replaces the token.
     pub fn set_token(&self, token: Option<HeaderValue>) {
         self.token.store(token.map(Arc::new));
     }
 
-    /// Shows the certificate in `config`, if any.
+    /// Replaces the certificate by the one in `config`, if any.
     pub fn set_certificate(&self, config: &Config) -> Result<(), kube::Error> {
         self.connections.store(Arc::new(connections(config)?));
         Ok(())
     }
 }
 
-/// A client as `config` says.
+/// A client for `config`.
 pub fn build(config: &Config) -> Result<Client, kube::Error> {
     with_credentials(config, config.auth_layer()?, Credentials::new(config, None)?)
 }
 
-/// A client as `config` says, but with these credentials in the place of its own.
+/// A client for `config` with other credentials.
 pub(crate) fn build_with(
     config: &Config,
     credentials: Arc<Credentials>,
@@ -84,31 +83,31 @@ pub(crate) fn build_with(
 
 fn with_credentials(
     config: &Config,
-    own: Option<AuthLayer>,
+    auth: Option<AuthLayer>,
     credentials: Arc<Credentials>,
 ) -> Result<Client, kube::Error> {
-    let shown = credentials.clone();
+    let current = credentials.clone();
     let authorize = move |mut request: Request<Body>| {
-        if let Some(token) = &*shown.token.load() {
+        if let Some(token) = &*current.token.load() {
             request.headers_mut().insert(AUTHORIZATION, HeaderValue::clone(token));
         }
         request
     };
     let send = move |request: Request<Body>| credentials.connections.load().request(request);
     let service = ServiceBuilder::new()
-        // Also for all tries together.
+        // Limits all retries together.
         .layer_fn(Limited)
         .layer(config.base_uri_layer())
         .layer(RetryLayer::new(RetryPolicy::server_retry()))
         .map_request(authorize)
-        .option_layer(own)
+        .option_layer(auth)
         .map_err(BoxError::from)
         .service_fn(send);
     Ok(ClientBuilder::new(service.boxed(), config.default_namespace.clone()).build())
 }
 
 fn connections(config: &Config) -> Result<Http<HttpsConnector<HttpConnector>, Body>, kube::Error> {
-    // Whoever was first to choose a provider has chosen the same.
+    // An error means that the same provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);

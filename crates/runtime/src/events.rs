@@ -1,12 +1,12 @@
-//! Events: what a component has to say to people about an object.
+//! Kubernetes Events about objects.
 
 use kube::{
-    Client, Resource,
+    Client, Resource, ResourceExt,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use tracing::debug;
 
-/// Says things about objects. Events that can't be written are no reason to stop.
+/// Records Events. One that can't be written is only logged.
 #[derive(Clone)]
 pub struct Events(Recorder);
 
@@ -16,21 +16,21 @@ impl std::fmt::Debug for Events {
     }
 }
 
-/// Kubernetes takes no longer note.
-const MOST_BYTES: usize = 1023;
+/// The API server rejects a longer note (1 KiB and more).
+const MAX_NOTE_BYTES: usize = 1023;
 
 impl Events {
-    /// As this component, such as `liqo-control`.
+    /// Events reported by `component`, such as `liqo-control`.
     pub fn new(client: Client, component: &str) -> Self {
         Self(Recorder::new(client, Reporter::from(component.to_owned())))
     }
 
-    /// Something to know.
+    /// Records information.
     pub async fn normal<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, note: &str) {
         self.publish(EventType::Normal, about, reason, note).await;
     }
 
-    /// Something to act on.
+    /// Records a problem that needs action.
     pub async fn warning<K: Resource<DynamicType = ()>>(
         &self,
         about: &K,
@@ -50,12 +50,12 @@ impl Events {
         let event = Event {
             type_,
             reason: reason.to_owned(),
-            note: Some(note[..note.floor_char_boundary(MOST_BYTES)].to_owned()),
+            note: Some(note[..note.floor_char_boundary(MAX_NOTE_BYTES)].to_owned()),
             action: reason.to_owned(),
             secondary: None,
         };
         if let Err(error) = self.0.publish(&event, &about.object_ref(&())).await {
-            debug!(reason, "the event was not written: {error}");
+            debug!(object = about.name_any(), reason, "write the Event: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Finalizers: put on an object before something is made that has to be removed with it.
+//! Finalizers: added to an object before anything is created that has to be removed with it.
 
 use std::fmt::Debug;
 
@@ -9,12 +9,12 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// Whether the object has it.
+/// Whether the object has the finalizer.
 pub fn has<K: Resource>(object: &K, finalizer: &str) -> bool {
     object.finalizers().iter().any(|name| name == finalizer)
 }
 
-/// Puts it on the object, unless it is there.
+/// Adds the finalizer, unless the object has it.
 pub async fn add<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -22,8 +22,8 @@ where
     keep(api, object, finalizer).await.map(drop)
 }
 
-/// The same, for whoever goes on with the object as it is then. Whatever else has changed meanwhile
-/// does not matter, as long as it is the same object: each finalizer has a manager of its own.
+/// The same, and returns the current object. Each finalizer has a field manager of its own, so
+/// other changes don't conflict; the UID ensures that it is the same object.
 pub async fn keep<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -40,7 +40,7 @@ where
     api.patch(&object.name_any(), &params, &Patch::Apply(patch)).await
 }
 
-/// Takes it off the object, if it is there. An object that is gone needs none.
+/// Removes the finalizer, if the object has it. Success if the object is gone.
 pub async fn remove<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -56,7 +56,7 @@ where
     }
 }
 
-/// Takes all off the object. An object that is gone needs none.
+/// Removes all finalizers. Success if the object is gone.
 pub async fn remove_all<K>(api: &Api<K>, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -67,7 +67,7 @@ where
     }
 }
 
-/// With the version that was seen, so that nobody else's finalizer is lost.
+/// With the resourceVersion, so that no finalizer of others is lost.
 async fn set<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> kube::Result<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned,

@@ -1,6 +1,6 @@
-//! One leader at a time, by a Lease. It does not fence: whoever must not write twice also checks
-//! the version of what it writes. No clock is compared with another machine's: a lease has ended
-//! when it has not changed for its duration, by the clock of whoever waits for it.
+//! Leader election with a Lease. It is no fence: writes that must not happen twice also need a
+//! precondition. Clocks of different machines are never compared: a lease has expired when a
+//! candidate has seen it unchanged for its duration, by the candidate's own clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,32 +24,32 @@ use crate::{shutdown::Shutdown, task::Task};
 const DURATION: Duration = Duration::from_secs(8);
 const RENEW: Duration = Duration::from_secs(2);
 
-/// What a leader has. Clones are the same leadership: when the last one is dropped, the lease is
-/// neither renewed nor given back.
+/// A leadership. Clones share it. When the last clone is dropped, the lease is neither renewed nor
+/// released.
 #[derive(Clone, Debug)]
 pub struct Leading {
-    /// Asked for when the leadership is lost, and noticed to be lost.
+    /// Triggered when the loss of the leadership is noticed.
     pub shutdown: Shutdown,
-    /// When the lease was last renewed; None if there is nobody to share it with.
+    /// Time of the last renewal. `None`: there is no Lease.
     renewed: Option<watch::Receiver<Instant>>,
-    /// Renews the lease, and gives it back.
+    /// Renews the lease, and releases it at the end.
     renewal: Option<Arc<Task>>,
 }
 
 impl Leading {
-    /// One who shares the lead with nobody.
+    /// A leadership without a Lease, for a single process.
     pub fn alone(shutdown: Shutdown) -> Self {
         Self { shutdown, renewed: None, renewal: None }
     }
 
-    /// Whether somebody else may lead, by this process's own clock. One that was frozen is told so
-    /// before it has noticed anything.
+    /// Whether another process may lead, by this process's own clock. True at once after a freeze,
+    /// even before `shutdown` is triggered.
     pub fn is_over(&self) -> bool {
         let renewed = self.renewed.as_ref().map(|renewed| *renewed.borrow());
         self.shutdown.is_asked() || renewed.is_some_and(|renewed| left(renewed).is_zero())
     }
 
-    /// Asks for the end, and waits until the lease is given back, but not for long.
+    /// Triggers the shutdown, and waits a short time for the release of the lease.
     pub async fn end(self) {
         self.shutdown.ask();
         if let Some(renewal) = &self.renewal {
@@ -58,9 +58,9 @@ impl Leading {
     }
 }
 
-/// Waits until this process leads, and keeps leading. The result is asked to end when the
-/// leadership is lost, or with `shutdown`; the lease is then given back. A process that comes back
-/// under the same `identity` goes on at once.
+/// Waits until this process leads, then renews the lease. `Leading::shutdown` is triggered when the
+/// leadership is lost, or with `shutdown`; the lease is then released. A process that restarts with
+/// the same `identity` leads again at once.
 pub async fn lead(
     client: Client,
     namespace: &str,
@@ -72,21 +72,21 @@ pub async fn lead(
         api: Api::namespaced(client, namespace),
         name: name.to_owned(),
         identity: identity.to_owned(),
-        seen: None,
+        observed: None,
         renewed: watch::Sender::new(Instant::now()),
     };
     while !shutdown.is_asked() {
-        match candidate.try_to_lead().await {
+        match candidate.try_acquire().await {
             Ok(true) => break,
             Ok(false) => {}
-            Err(error) => warn!(lease = name, "ask for the lease: {error}"),
+            Err(error) => warn!(lease = name, "acquire the lease: {error}"),
         }
         shutdown.or(sleep(RENEW / 2)).await;
     }
-    info!(lease = name, identity, "leading");
+    info!(lease = name, identity, "became the leader");
     let shutdown = shutdown.child();
     let renewed = Some(candidate.renewed.subscribe());
-    let renewal = Task::spawn(format!("lease {name}"), candidate.keep(shutdown.clone()));
+    let renewal = Task::spawn(format!("lease {name}"), candidate.renew(shutdown.clone()));
     Leading { shutdown, renewed, renewal: Some(Arc::new(renewal)) }
 }
 
@@ -94,36 +94,36 @@ struct Candidate {
     api: Api<Lease>,
     name: String,
     identity: String,
-    seen: Option<Seen>,
-    /// When the write that was answered was sent: whoever saw it saw it later.
+    observed: Option<Observed>,
+    /// Time at which the last successful write was sent. Other candidates saw it later.
     renewed: watch::Sender<Instant>,
 }
 
-/// A lease as it was found the last time, and since when it is like that.
-struct Seen {
+/// The last observed state of the lease.
+struct Observed {
     spec: LeaseSpec,
     since: Instant,
 }
 
 impl Candidate {
-    async fn keep(mut self, leading: Shutdown) {
+    async fn renew(mut self, leading: Shutdown) {
         while leading.or(sleep(RENEW.min(self.left()))).await.is_some() {
-            match timeout(RENEW.min(self.left()), self.try_to_lead()).await {
+            match timeout(RENEW.min(self.left()), self.try_acquire()).await {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
-                    warn!(lease = self.name, "somebody else leads");
+                    warn!(lease = self.name, "another process has become the leader");
                     return leading.ask();
                 }
                 Ok(Err(error)) => warn!(lease = self.name, "renew the lease: {error}"),
-                Err(_) => warn!(lease = self.name, "renew the lease: no answer"),
+                Err(_) => warn!(lease = self.name, "renew the lease: no response in time"),
             }
             if self.left().is_zero() {
-                warn!(lease = self.name, "the lease could not be renewed in time");
+                warn!(lease = self.name, "lost the leadership: the lease was not renewed in time");
                 return leading.ask();
             }
         }
-        if let Err(error) = self.give_back().await {
-            debug!(lease = self.name, "give the lease back: {error}");
+        if let Err(error) = self.release().await {
+            debug!(lease = self.name, "release the lease: {error}");
         }
     }
 
@@ -131,32 +131,32 @@ impl Candidate {
         left(*self.renewed.borrow())
     }
 
-    async fn try_to_lead(&mut self) -> kube::Result<bool> {
+    async fn try_acquire(&mut self) -> kube::Result<bool> {
         loop {
             let found = self.api.get_opt(&self.name).await?;
             let spec = found.as_ref().and_then(|lease| lease.spec.clone()).unwrap_or_default();
             if !is_free(&spec, self.unchanged(&spec), &self.identity) {
                 return Ok(false);
             }
-            let asked = Instant::now();
+            let sent = Instant::now();
             match self.take(found, &spec).await {
                 Ok(()) => {
-                    self.renewed.send_replace(asked);
+                    self.renewed.send_replace(sent);
                     return Ok(true);
                 }
-                // Somebody was faster, maybe one who only annotates it.
+                // Another write was first. It may have changed only metadata.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// For how long the lease has been like this.
+    /// Time since the lease last changed.
     fn unchanged(&mut self, spec: &LeaseSpec) -> Duration {
-        match &self.seen {
-            Some(seen) if seen.spec == *spec => seen.since.elapsed(),
+        match &self.observed {
+            Some(observed) if observed.spec == *spec => observed.since.elapsed(),
             _ => {
-                self.seen = Some(Seen { spec: spec.clone(), since: Instant::now() });
+                self.observed = Some(Observed { spec: spec.clone(), since: Instant::now() });
                 Duration::ZERO
             }
         }
@@ -191,7 +191,7 @@ impl Candidate {
         }
     }
 
-    async fn give_back(&self) -> kube::Result<()> {
+    async fn release(&self) -> kube::Result<()> {
         let mut lease = self.api.get(&self.name).await?;
         if let Some(spec) = &mut lease.spec
             && spec.holder_identity.as_deref() == Some(&self.identity)
@@ -203,12 +203,12 @@ impl Candidate {
     }
 }
 
-/// For how long one may take itself for the leader: not as long as others have to wait.
+/// Time left as the leader. It ends before other candidates may acquire the lease.
 fn left(renewed: Instant) -> Duration {
     (DURATION - RENEW).saturating_sub(renewed.elapsed())
 }
 
-/// Whether `identity` may take a lease that has been like this for a while.
+/// Whether `identity` may acquire a lease that has been unchanged for this time.
 fn is_free(spec: &LeaseSpec, unchanged: Duration, identity: &str) -> bool {
     let Some(holder) = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty()) else {
         return true;
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_free_when_nobody_holds_it_any_more() {
+    fn a_lease_is_free_without_a_holder_or_after_its_duration() {
         let held_by = |holder: &str| LeaseSpec {
             holder_identity: Some(holder.into()),
             lease_duration_seconds: Some(8),

@@ -1,5 +1,5 @@
-//! The shared shell of all components: clients of this and of other clusters, watches, queues, the
-//! writer, the lease, the end, logs, metrics.
+//! I/O that all components share: clients of this and of other clusters, watches, queues, the
+//! writer, the lease, shutdown, logs, metrics.
 
 pub mod chain;
 pub mod client;

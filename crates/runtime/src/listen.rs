@@ -1,4 +1,4 @@
-//! Where components listen: at all addresses of this machine, of both families where it has both.
+//! Listening sockets for IPv4 and IPv6, or for IPv4 alone on hosts without IPv6.
 
 use std::{
     io,
@@ -10,20 +10,20 @@ use rustix::{
     net::{self, AddressFamily, SocketFlags, SocketType, sockopt},
 };
 
-/// How many callers wait until they are let in.
+/// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// At all addresses. Who calls from an IPv4 address seems to come from the IPv6 address that stands for
-/// it: see [`std::net::IpAddr::to_canonical`].
+/// Listens on all addresses. IPv4 clients have IPv4-mapped IPv6 addresses: see
+/// [`std::net::IpAddr::to_canonical`].
 pub fn everywhere(port: u16) -> io::Result<TcpListener> {
     on((Ipv6Addr::UNSPECIFIED, port).into())
 }
 
-/// At this address; for `[::]`, at all of both families. Made for tasks: it never blocks.
+/// Listens on one address, or on all of both families for `[::]`. The socket is non-blocking.
 pub fn on(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = match address {
         SocketAddr::V6(all) if all.ip().is_unspecified() => match of_both_families(&all) {
-            // There is no IPv6 here.
+            // The host has no IPv6.
             Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, all.port()))?
             }
@@ -35,7 +35,7 @@ pub fn on(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Whatever the machine's default is for what IPv6 sockets take.
+/// Accepts IPv4 too, whatever the sysctl `net.ipv6.bindv6only` says.
 fn of_both_families(address: &SocketAddrV6) -> rustix::io::Result<TcpListener> {
     let (family, kind) = (AddressFamily::INET6, SocketType::STREAM);
     let socket = net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn callers_of_both_families_are_heard() {
+    async fn everywhere_accepts_both_families() {
         let listener = tokio::net::TcpListener::from_std(everywhere(0).unwrap()).unwrap();
         let port = listener.local_addr().unwrap().port();
         for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_is_one_address() {
+    fn a_single_address_accepts_nothing_on_others() {
         let listener = on((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());

@@ -1,4 +1,4 @@
-//! What a test logs.
+//! The log of a test.
 
 use std::{
     io,
@@ -9,12 +9,12 @@ use tracing_subscriber::EnvFilter;
 
 use crate::telemetry::FILTER;
 
-/// Lines that were logged by default.
+/// Lines at the default log level.
 #[derive(Clone, Default)]
 pub(crate) struct LogRecord(Arc<Mutex<Vec<u8>>>);
 
 impl LogRecord {
-    /// Records what this thread logs, as long as the guard is there.
+    /// Records the log of this thread until the guard is dropped.
     pub(crate) fn start(&self) -> tracing::subscriber::DefaultGuard {
         let log = self.clone();
         let subscriber = tracing_subscriber::fmt()

@@ -1,5 +1,5 @@
-//! TLS in which both sides show a certificate of the same authority. Each has a Secret with its own
-//! certificate, its key, and the authority, as cert-manager would write it.
+//! Mutual TLS: both sides present a certificate of the same CA. Each side has a Secret with its
+//! certificate, the private key and the CA certificate, in the layout that cert-manager writes.
 
 use std::sync::Arc;
 
@@ -12,34 +12,34 @@ use rustls::{
     server::{VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 
-/// Key, in the Secret, of the certificate.
+/// Key of the certificate in the Secret.
 pub const CERTIFICATE: &str = "tls.crt";
-/// Key, in the Secret, of its private key.
+/// Key of the private key in the Secret.
 pub const KEY: &str = "tls.key";
-/// Key, in the Secret, of the authority.
+/// Key of the CA certificate in the Secret.
 pub const AUTHORITY: &str = "ca.crt";
 
-/// What is spoken inside.
+/// ALPN protocol inside TLS.
 const HTTP2: &[u8] = b"h2";
 
-/// What a Secret holds can't be used. Never says what it holds.
+/// A Secret is unusable. The texts never contain its data.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is not there.
-    #[error("it has no {0}")]
+    /// A key is missing.
+    #[error("the Secret has no key {0}")]
     Missing(&'static str),
-    /// It is something else.
-    #[error("{0} is not what it should be, in PEM")]
+    /// A value is not PEM.
+    #[error("key {0} of the Secret has no valid PEM")]
     NotPem(&'static str),
-    /// TLS can't do with it.
-    #[error("use the certificate")]
+    /// TLS rejects the certificate or the key.
+    #[error("configure TLS with the certificate in the Secret")]
     Use(#[from] rustls::Error),
-    /// The authority can't tell who is who.
-    #[error("use the authority")]
+    /// The CA certificate verifies nothing.
+    #[error("configure TLS with the CA certificate in the Secret")]
     Authority(#[from] VerifierBuilderError),
 }
 
-/// One side.
+/// Certificate, private key and CA of one side.
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -47,7 +47,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The one in a Secret.
+    /// Reads the identity in a Secret.
     pub fn of(secret: &Secret) -> Result<Self, Error> {
         let bytes = |key: &'static str| {
             let found = secret.data.as_ref().and_then(|data| data.get(key));
@@ -64,7 +64,7 @@ impl Identity {
         })
     }
 
-    /// For a server: it lets in only clients with a certificate of the authority.
+    /// TLS of a server that accepts only clients with a certificate of the CA.
     pub fn server(&self) -> Result<ServerConfig, Error> {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
@@ -74,7 +74,7 @@ impl Identity {
         Ok(config)
     }
 
-    /// For a client: it speaks only to a server with a certificate of the authority.
+    /// TLS of a client that accepts only servers with a certificate of the CA.
     pub fn client(&self) -> Result<ClientConfig, Error> {
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
@@ -84,22 +84,22 @@ impl Identity {
         Ok(config)
     }
 
-    /// Whether clients who know the authority take it, at that time, for the server of this name.
+    /// Whether clients with the same CA accept it at the time `at` as the server `name`.
     pub fn is_server(&self, name: &ServerName<'_>, at: UnixTime) -> bool {
         let Some((own, rest)) = self.chain.split_first() else { return false };
-        let taken = |servers: Arc<WebPkiServerVerifier>| {
+        let accepted = |servers: Arc<WebPkiServerVerifier>| {
             servers.verify_server_cert(own, rest, name, &[], at).is_ok()
         };
-        self.server().is_ok() && self.servers().is_ok_and(taken)
+        self.server().is_ok() && self.servers().is_ok_and(accepted)
     }
 
-    /// Whether servers who know the authority take it, at that time, for a client.
+    /// Whether servers with the same CA accept it as a client at the time `at`.
     pub fn is_client(&self, at: UnixTime) -> bool {
         let Some((own, rest)) = self.chain.split_first() else { return false };
-        let taken = |clients: Arc<dyn ClientCertVerifier>| {
+        let accepted = |clients: Arc<dyn ClientCertVerifier>| {
             clients.verify_client_cert(own, rest, at).is_ok()
         };
-        self.client().is_ok() && self.clients().is_ok_and(taken)
+        self.client().is_ok() && self.clients().is_ok_and(accepted)
     }
 
     fn clients(&self) -> Result<Arc<dyn ClientCertVerifier>, Error> {

@@ -1,6 +1,6 @@
-//! What is in a cluster: watches that keep objects at hand, and tell when they have changed. A
-//! [`Watched`] for those that look at one kind, [`Watches`] to share them, an [`Observer`] for those
-//! that decide by all they see, whatever it was that changed.
+//! Watches that keep objects in memory and notify of changes: a [`Watched`] for one kind,
+//! [`Watches`] shared by several controllers, an [`Observer`] for a controller that reconciles all
+//! its objects at every change.
 
 mod change;
 mod index_by;
@@ -27,27 +27,27 @@ pub use index_by::IndexBy;
 pub use watched::{Changed, Key, Object, Watched, key, named};
 pub use watches::Watches;
 
-/// Watches and their bell. Those that are not shared end with it.
+/// Watches with a common notification. Watches that are not shared end with it.
 #[derive(Debug, Default)]
 pub struct Observer {
     bell: Arc<Notify>,
     watches: Vec<Held>,
-    /// When to look again though nothing has changed.
-    again: Option<Duration>,
+    /// Time until the next reconciliation without a change.
+    period: Option<Duration>,
 }
 
 impl Observer {
-    /// One that watches nothing yet.
+    /// No watches yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Watches what `api` has; every change rings the bell.
+    /// Watches the objects of `api`. Every change notifies.
     pub fn watch<K: Object>(&mut self, api: Api<K>, config: watcher::Config) -> Store<K> {
         self.share(Arc::new(Watched::new(api, config)))
     }
 
-    /// Every change of what somebody watches rings the bell.
+    /// Adds a shared watch. Every change notifies.
     pub fn share<K: Object>(&mut self, watched: Arc<Watched<K>>) -> Store<K> {
         let bell = Arc::downgrade(&self.bell);
         watched.tell_while(move |_, _| match bell.upgrade() {
@@ -62,24 +62,24 @@ impl Observer {
         index
     }
 
-    /// Time alone changes something, too: looks again after so long.
+    /// Reconciles after this time too, if nothing changes.
     pub fn look_again_after(&mut self, period: Duration) {
-        self.again = Some(period);
+        self.period = Some(period);
     }
 
-    /// Waits until all indexes have been filled once.
+    /// Waits until all watches are synced.
     pub async fn filled(&self) {
         for watch in &self.watches {
             watched::filled(&watch.changes).await;
         }
     }
 
-    /// Waits for the next change; several may be one.
+    /// Waits for the next change. Several changes may notify once.
     pub async fn changed(&self) {
         self.bell.notified().await;
     }
 
-    /// The same, on and on. Whoever else waits for a change may miss what is told here.
+    /// The same as a stream. A notification that it yields does not wake [`Self::changed`].
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         futures::stream::unfold(self.bell.clone(), async |bell| {
             bell.notified().await;
@@ -88,8 +88,8 @@ impl Observer {
         .boxed()
     }
 
-    /// Calls `reconcile` once all indexes are filled, and then whenever something has changed,
-    /// until the end is asked for. If it fails it is called again, later and later.
+    /// Calls `reconcile` once all watches are synced, and then after every change, until shutdown.
+    /// Failures are retried with backoff.
     pub async fn run<Reconciled, E: Error>(
         self,
         name: &'static str,
@@ -105,14 +105,14 @@ impl Observer {
                 match reconcile().await {
                     Ok(()) => {
                         delay = FIRST_RETRY;
-                        match self.again {
+                        match self.period {
                             Some(period) => drop(timeout(period, self.changed()).await),
                             None => self.changed().await,
                         }
                     }
                     Err(error) => {
                         warn!(controller = name, retry_in = ?delay, "{}", Chain(&error));
-                        // However much changes meanwhile, it is not tried all the time.
+                        // Frequent changes must not cause a retry each.
                         tokio::time::sleep(FIRST_RETRY).await;
                         let _ = timeout(delay - FIRST_RETRY, self.changed()).await;
                         delay = (delay * 2).min(LAST_RETRY);
@@ -127,7 +127,7 @@ impl Observer {
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// A watch of whatever kind, which this keeps.
+/// A watch of any kind.
 #[derive(Debug)]
 struct Held {
     changes: watch::Receiver<u64>,

@@ -1,6 +1,7 @@
-//! Things to look at, by key: in the order in which they were asked for, each once at a time however
-//! often it was asked for, many side by side, those that failed again after a while. What may take long
-//! has a lane of its own, so that nobody else waits for it.
+//! A work queue of keys for a reconciler. Keys are reconciled in order, many at a time, but never
+//! the same key twice at a time. A key that is enqueued several times before its turn is reconciled
+//! once; one that is enqueued while it is reconciled is reconciled again. Failures are retried with
+//! backoff. Slow keys have a lane of their own, so that others don't wait for them.
 
 mod timers;
 
@@ -19,59 +20,59 @@ use timers::Timers;
 
 use crate::chain::Chain;
 
-/// Short: what fails first is most often what another cluster is about to allow.
+/// Short: most first failures are a right that another cluster is about to grant.
 const FIRST_RETRY: Duration = Duration::from_millis(25);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 
-/// Where to ask for a look.
+/// The sending end of a queue.
 #[derive(Debug)]
 pub struct Queue<K>(mpsc::UnboundedSender<K>);
 
-/// What was asked for.
+/// The receiving end of a queue.
 #[derive(Debug)]
 pub struct Asked<K>(mpsc::UnboundedReceiver<K>);
 
-/// A queue, and its other end.
+/// A new queue.
 pub fn queue<K>() -> (Queue<K>, Asked<K>) {
     let (queue, asked) = mpsc::unbounded_channel();
     (Queue(queue), Asked(asked))
 }
 
 impl<K> Queue<K> {
-    /// Asks for a look at what has this key.
+    /// Enqueues a key.
     pub fn push(&self, key: K) {
-        // When nobody looks any more, the end has come.
+        // An error means that the reconciler has ended.
         let _ = self.0.send(key);
     }
 
-    /// Whether nobody looks any more.
+    /// Whether the reconciler has ended.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 }
 
-/// When to look again at what was looked at.
+/// When to reconcile a key again after a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// When somebody asks.
+    /// When it is enqueued.
     WhenAsked,
-    /// After a while, if nobody asks before.
+    /// After this time, if it is not enqueued before.
     After(Duration),
-    /// Soon, as what failed: later and later, the more often in a row. Nothing is logged.
+    /// With the backoff of a failure, but without a log line.
     Soon,
 }
 
-/// Where a key waits for its turn. However many take long in one lane, nobody in the other waits.
+/// Where a key waits for its turn. Keys in one lane never wait for keys in the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// For what is done soon, and for what counts.
+    /// For fast or important keys.
     Main,
-    /// For what may take long, of which there may be much.
+    /// For keys that may take long. There may be many.
     Slow,
 }
 
 impl Lane {
-    /// How many are looked at there at a time. One that takes long does next to nothing meanwhile.
+    /// Keys that are reconciled at a time. A slow one mostly waits for a response.
     fn width(self) -> usize {
         match self {
             Self::Main => 32,
@@ -92,33 +93,36 @@ impl<K> Clone for Queue<K> {
     }
 }
 
-/// Calls `look` for every key that comes, until no more can come. Dropped, it stops at once.
-pub async fn run<K, Looked, Then, E>(name: &str, asked: Asked<K>, look: impl Fn(K) -> Looked)
-where
+/// Calls `reconcile` for every key until all senders are gone.
+pub async fn run<K, Reconciled, Then, E>(
+    name: &str,
+    asked: Asked<K>,
+    reconcile: impl Fn(K) -> Reconciled,
+) where
     K: Ord + Clone + Debug,
-    Looked: Future<Output = Result<Then, E>>,
+    Reconciled: Future<Output = Result<Then, E>>,
     Then: Into<Again>,
     E: Error,
 {
-    run_in_lanes(name, asked, |_| Lane::Main, look).await;
+    run_in_lanes(name, asked, |_| Lane::Main, reconcile).await;
 }
 
-/// The same, where some keys may take long.
-pub async fn run_in_lanes<K, Looked, Then, E>(
+/// The same with a lane for slow keys.
+pub async fn run_in_lanes<K, Reconciled, Then, E>(
     name: &str,
     asked: Asked<K>,
     lane: impl Fn(&K) -> Lane,
-    look: impl Fn(K) -> Looked,
+    reconcile: impl Fn(K) -> Reconciled,
 ) where
     K: Ord + Clone + Debug,
-    Looked: Future<Output = Result<Then, E>>,
+    Reconciled: Future<Output = Result<Then, E>>,
     Then: Into<Again>,
     E: Error,
 {
     let Asked(mut asked) = asked;
     let mut waiting: Waiting<K> = Waiting::default();
     let mut at_work: BTreeMap<K, Lane> = BTreeMap::new();
-    let mut again = BTreeSet::new();
+    let mut enqueued_meanwhile = BTreeSet::new();
     let mut failures = Failures::default();
     let mut timers = Timers::default();
     let mut work = FuturesUnordered::new();
@@ -128,8 +132,8 @@ pub async fn run_in_lanes<K, Looked, Then, E>(
         if let Some((key, lane)) = waiting.pop(is_free) {
             timers.stop(&key);
             at_work.insert(key.clone(), lane);
-            let looking = look(key.clone());
-            work.push(async move { (key, looking.await) });
+            let reconciling = reconcile(key.clone());
+            work.push(async move { (key, reconciling.await) });
             continue;
         }
         let key = tokio::select! {
@@ -138,30 +142,30 @@ pub async fn run_in_lanes<K, Looked, Then, E>(
                 None => return,
             },
             key = timers.due() => key,
-            Some((key, looked)) = work.next() => {
+            Some((key, reconciled)) = work.next() => {
                 at_work.remove(&key);
-                match looked.map(Into::into) {
-                    Ok(Again::Soon) => timers.start(key.clone(), failures.one_more(&key)),
+                match reconciled.map(Into::into) {
+                    Ok(Again::Soon) => timers.start(key.clone(), failures.add(&key)),
                     Ok(then) => {
-                        failures.none(&key);
+                        failures.reset(&key);
                         if let Again::After(delay) = then {
                             timers.start(key.clone(), delay);
                         }
                     }
                     Err(error) => {
-                        let delay = failures.one_more(&key);
+                        let delay = failures.add(&key);
                         warn!(queue = name, ?key, retry_in = ?delay, "{}", Chain(&error));
                         timers.start(key.clone(), delay);
                     }
                 }
-                match again.remove(&key) {
+                match enqueued_meanwhile.remove(&key) {
                     true => key,
                     false => continue,
                 }
             }
         };
         if at_work.contains_key(&key) {
-            again.insert(key);
+            enqueued_meanwhile.insert(key);
         } else {
             let lane = lane(&key);
             waiting.push(key, lane);
@@ -169,7 +173,7 @@ pub async fn run_in_lanes<K, Looked, Then, E>(
     }
 }
 
-/// How often in a row each key has failed.
+/// Consecutive failures of each key.
 struct Failures<K>(BTreeMap<K, u32>);
 
 impl<K> Default for Failures<K> {
@@ -179,20 +183,20 @@ impl<K> Default for Failures<K> {
 }
 
 impl<K: Ord + Clone> Failures<K> {
-    /// After how long to look again.
-    fn one_more(&mut self, key: &K) -> Duration {
+    /// Counts a failure, and returns the backoff.
+    fn add(&mut self, key: &K) -> Duration {
         let count = self.0.entry(key.clone()).or_default();
         let delay = FIRST_RETRY.saturating_mul(1 << (*count).min(16)).min(LAST_RETRY);
         *count += 1;
         delay
     }
 
-    fn none(&mut self, key: &K) {
+    fn reset(&mut self, key: &K) {
         self.0.remove(key);
     }
 }
 
-/// Keys in the order in which they were first asked for, by lane.
+/// Keys in the order in which they were enqueued, by lane.
 struct Waiting<K> {
     main: VecDeque<K>,
     slow: VecDeque<K>,
@@ -215,7 +219,7 @@ impl<K: Ord + Clone> Waiting<K> {
         }
     }
 
-    /// The first of a lane that is free.
+    /// The first key of a lane with free capacity.
     fn pop(&mut self, is_free: impl Fn(Lane) -> bool) -> Option<(K, Lane)> {
         let mut first = |lane: Lane, keys: &mut VecDeque<K>| {
             let key = if is_free(lane) { keys.pop_front() } else { None }?;
@@ -237,26 +241,26 @@ mod tests {
 
     use super::*;
 
-    /// Runs the queue until the look that ends it has been taken.
-    async fn run_until_ended<K, Looked, Then>(
+    /// Runs the queue until `end` has a permit.
+    async fn run_until_ended<K, Reconciled, Then>(
         asked: Asked<K>,
         end: &Semaphore,
-        look: impl Fn(K) -> Looked,
+        reconcile: impl Fn(K) -> Reconciled,
     ) where
         K: Ord + Clone + Debug,
-        Looked: Future<Output = Result<Then, io::Error>>,
+        Reconciled: Future<Output = Result<Then, io::Error>>,
         Then: Into<Again>,
     {
         tokio::select! {
-            () = run("test", asked, look) => unreachable!("keys can come still"),
+            () = run("test", asked, reconcile) => unreachable!("the queue is open"),
             ended = end.acquire() => drop(ended.expect("it is never closed")),
         }
     }
 
     #[tokio::test]
-    async fn a_key_is_looked_at_once_at_a_time_and_again_if_it_was_asked_for_meanwhile() {
+    async fn a_key_that_is_enqueued_while_it_is_reconciled_is_reconciled_again_afterwards() {
         let (queue, asked) = queue();
-        let (running, looks, end) = (Cell::new(false), Cell::new(0), Semaphore::new(0));
+        let (running, calls, end) = (Cell::new(false), Cell::new(0), Semaphore::new(0));
         queue.push("a");
         run_until_ended(asked, &end, async |key| {
             if key == "last" {
@@ -264,8 +268,8 @@ mod tests {
                 end.add_permits(1);
                 return Ok(());
             }
-            assert!(!running.replace(true), "it is looked at already");
-            match looks.replace(looks.get() + 1) {
+            assert!(!running.replace(true), "it is already being reconciled");
+            match calls.replace(calls.get() + 1) {
                 0 => (0..5).for_each(|_| queue.push(key)),
                 _ => queue.push("last"),
             }
@@ -274,7 +278,7 @@ mod tests {
             Ok(())
         })
         .await;
-        assert_eq!(looks.get(), 2);
+        assert_eq!(calls.get(), 2);
     }
 
     async fn let_others_work() {
@@ -284,31 +288,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_failed_is_looked_at_again() {
+    async fn a_failed_key_is_reconciled_again() {
         let (queue, asked) = queue();
-        let (looks, end) = (Cell::new(0), Semaphore::new(0));
+        let (calls, end) = (Cell::new(0), Semaphore::new(0));
         queue.push(1);
         run_until_ended(asked, &end, async |_| {
-            looks.update(|looks| looks + 1);
-            if looks.get() < 3 {
+            calls.update(|calls| calls + 1);
+            if calls.get() < 3 {
                 return Err(io::Error::other("not yet"));
             }
             end.add_permits(1);
             Ok(())
         })
         .await;
-        assert_eq!(looks.get(), 3);
+        assert_eq!(calls.get(), 3);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_wants_to_be_looked_at_again_is_after_a_while() {
+    async fn a_key_is_reconciled_again_after_the_requested_time() {
         let (queue, asked) = queue();
-        let (looks, end) = (Cell::new(0), Semaphore::new(0));
+        let (calls, end) = (Cell::new(0), Semaphore::new(0));
         let (start, pause) = (Instant::now(), Duration::from_secs(60));
         queue.push(1);
         run_until_ended(asked, &end, async |_| {
-            looks.update(|looks| looks + 1);
-            if looks.get() == 3 {
+            calls.update(|calls| calls + 1);
+            if calls.get() == 3 {
                 end.add_permits(1);
             }
             Ok(Again::After(pause))
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_are_looked_at_in_the_order_in_which_they_came() {
+    async fn keys_are_reconciled_in_the_order_in_which_they_were_enqueued() {
         let (queue, asked) = queue();
         let (order, end) = (RefCell::new(Vec::new()), Semaphore::new(0));
         let keys = [3, 1, 2, 0];
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn however_many_take_long_in_one_lane_nobody_in_the_other_waits() {
+    async fn keys_in_the_main_lane_do_not_wait_for_slow_keys() {
         let (queue, asked) = queue();
         let (slow, end) = (Cell::new(0), Semaphore::new(0));
         let many = 3 * Lane::Slow.width();
@@ -353,25 +357,25 @@ mod tests {
             Ok::<(), io::Error>(())
         });
         tokio::select! {
-            () = work => unreachable!("keys can come still"),
+            () = work => unreachable!("the queue is open"),
             ended = end.acquire() => drop(ended.expect("it is never closed")),
         }
         assert_eq!(slow.get(), Lane::Slow.width());
     }
 
     #[test]
-    fn what_fails_on_and_on_is_looked_at_later_and_later() {
+    fn the_backoff_doubles_up_to_a_maximum() {
         let mut failures = Failures::default();
-        let first: Vec<Duration> = (0..3).map(|_| failures.one_more(&"a")).collect();
+        let first: Vec<Duration> = (0..3).map(|_| failures.add(&"a")).collect();
         assert_eq!(first, [FIRST_RETRY, FIRST_RETRY * 2, FIRST_RETRY * 4]);
-        assert_eq!((0..20).map(|_| failures.one_more(&"a")).last(), Some(LAST_RETRY));
-        assert_eq!(failures.one_more(&"b"), FIRST_RETRY);
-        failures.none(&"a");
-        assert_eq!(failures.one_more(&"a"), FIRST_RETRY);
+        assert_eq!((0..20).map(|_| failures.add(&"a")).last(), Some(LAST_RETRY));
+        assert_eq!(failures.add(&"b"), FIRST_RETRY);
+        failures.reset(&"a");
+        assert_eq!(failures.add(&"a"), FIRST_RETRY);
     }
 
     #[tokio::test]
-    async fn it_ends_when_no_more_can_come() {
+    async fn the_queue_ends_with_its_last_sender() {
         let (queue, asked) = queue::<u8>();
         drop(queue);
         run("test", asked, async |_| Ok::<(), io::Error>(())).await;

@@ -1,5 +1,5 @@
-//! Clients of other clusters, by the identities that they gave us. A client stays the same while
-//! its token or certificate is renewed.
+//! Clients of other clusters, with the identities that they issued to this one. A client stays the
+//! same while its token or certificate is renewed.
 
 use std::{
     collections::BTreeMap,
@@ -21,30 +21,31 @@ use tombolo_core::tenant::namespace_of;
 
 use crate::client::{self, Credentials};
 
-/// Another cluster, as we are known there.
+/// Another cluster that has issued an identity to this one.
 #[derive(Clone)]
 pub struct Remote {
-    /// A client with our identity there.
+    /// A client with that identity.
     pub client: Client,
-    /// Our tenant namespace there.
+    /// The tenant namespace of this cluster there.
     pub namespace: String,
-    /// Who it is.
+    /// Id and name of the other cluster.
     pub cluster: ClusterIdentity,
     /// URL of its API server.
     pub url: String,
-    /// Shared by all copies of one client.
-    made: Arc<()>,
+    /// The same for all clones of one client.
+    instance: Arc<()>,
 }
 
 impl Remote {
-    /// A cluster that is reached by this client.
+    /// The cluster behind `client`.
     pub fn new(client: Client, namespace: String, cluster: ClusterIdentity, url: String) -> Self {
-        Self { client, namespace, cluster, url, made: Arc::default() }
+        Self { client, namespace, cluster, url, instance: Arc::default() }
     }
 
-    /// Whether both have the same client. After a change of more than the credentials they have not.
+    /// Whether both have the same client. A renewal of the credentials keeps the client; any other
+    /// change of the identity replaces it.
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.made, &other.made)
+        Arc::ptr_eq(&self.instance, &other.instance)
     }
 }
 
@@ -58,26 +59,26 @@ impl std::fmt::Debug for Remote {
     }
 }
 
-/// There is no way to reach the other cluster's API server as ourselves.
+/// There is no usable identity for another cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum NoIdentity {
-    /// It has not been asked yet.
-    #[error("{0} has not given this cluster an identity yet")]
+    /// There is none yet.
+    #[error("cluster {0} has not issued an identity to this cluster yet")]
     NotYet(String),
-    /// The identity can't be read.
+    /// The Secret can't be read.
     #[error("read the identity in Secret {namespace}/{IDENTITY_SECRET}")]
     Read {
-        /// Where the Secret is.
+        /// Namespace of the Secret.
         namespace: String,
-        /// Why not.
+        /// The cause.
         source: Box<kube::Error>,
     },
-    /// The identity is of no use.
-    #[error("the identity in Secret {namespace}/{IDENTITY_SECRET} is of no use: {why}")]
+    /// The Secret has no usable kubeconfig.
+    #[error("the identity in Secret {namespace}/{IDENTITY_SECRET} is unusable: {why}")]
     Unusable {
-        /// Where the Secret is.
+        /// Namespace of the Secret.
         namespace: String,
-        /// What is wrong, without its content.
+        /// The fault, without the data.
         why: &'static str,
     },
 }
@@ -90,10 +91,10 @@ pub struct Remotes {
 }
 
 struct Known {
-    /// Everything of the identity but the credentials.
+    /// The kubeconfig without the credentials.
     rest: String,
     credentials: Arc<Credentials>,
-    /// The certificate that is shown, if any.
+    /// The client certificate in use, if any.
     certificate: Option<String>,
     remote: Remote,
 }
@@ -105,13 +106,13 @@ impl std::fmt::Debug for Remotes {
 }
 
 impl Remotes {
-    /// No clients yet. Identities are read with `local`.
+    /// No clients yet. `local` reads the Secrets with the identities.
     pub fn new(local: Client) -> Self {
         Self { local, known: Arc::default() }
     }
 
-    /// The client for a cluster that has given us an identity. Reads the identity anew each time,
-    /// so a renewed one counts from the next call on, for all who have the client.
+    /// The client for a cluster that has issued an identity. Every call reads the Secret, so a
+    /// renewed identity is used from the next call on, by all clones of the client.
     pub async fn get(&self, cluster: &ForeignCluster) -> Result<Remote, NoIdentity> {
         let name = cluster.metadata.name.clone().unwrap_or_default();
         let identity = cluster.spec.cluster_identity.clone();
@@ -121,7 +122,7 @@ impl Remotes {
         self.in_namespace(namespace, identity).await
     }
 
-    /// The same, for those who know the local tenant namespace.
+    /// The same by the local tenant namespace.
     pub async fn in_namespace(
         &self,
         namespace: &str,
@@ -139,11 +140,12 @@ impl Remotes {
             .and_then(|secret| secret.data)
             .and_then(|mut data| data.remove(IDENTITY_KUBECONFIG_KEY))
             .ok_or_else(|| NoIdentity::NotYet(cluster.cluster_name.to_string()))?;
-        let text = String::from_utf8(kubeconfig.0).map_err(|_| unusable(namespace, "no text"))?;
+        let text = String::from_utf8(kubeconfig.0)
+            .map_err(|_| unusable(namespace, "the kubeconfig is not UTF-8"))?;
         self.by_kubeconfig(namespace, cluster, &text).await
     }
 
-    /// Lets go of the client for the identity in this namespace, which is gone.
+    /// Drops the client for the identity in this namespace.
     pub fn forget(&self, namespace: &str) {
         self.lock().remove(namespace);
     }
@@ -152,36 +154,38 @@ impl Remotes {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client for the identity in this namespace, for those who have read it.
+    /// The client for the identity in this namespace, whose kubeconfig is `text`.
     pub async fn by_kubeconfig(
         &self,
         namespace: &str,
         cluster: ClusterIdentity,
         text: &str,
     ) -> Result<Remote, NoIdentity> {
-        let kubeconfig =
-            Kubeconfig::from_yaml(text).map_err(|_| unusable(namespace, "no kubeconfig"))?;
+        let kubeconfig = Kubeconfig::from_yaml(text)
+            .map_err(|_| unusable(namespace, "the kubeconfig can't be parsed"))?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
-            .map_err(|_| unusable(namespace, "an incomplete kubeconfig"))?;
-        // The clusters' clocks and load differ; a watch is ended by its connection, not by time.
+            .map_err(|_| unusable(namespace, "the kubeconfig is incomplete"))?;
+        // A watch ends with its connection, not after a time.
         config.read_timeout = None;
         let token = config.auth_info.token.take();
         let token = token.and_then(|token| bearer(secrecy::ExposeSecret::expose_secret(&token)));
         let certificate = config.auth_info.client_certificate_data.clone();
         if token.is_none() && certificate.is_none() {
-            return Err(unusable(namespace, "without a token or a certificate"));
+            let why = "the kubeconfig has neither a token nor a client certificate";
+            return Err(unusable(namespace, why));
         }
         let rest =
             format!("{} {} {:?}", config.cluster_url, config.default_namespace, config.root_cert);
-        let no_client = |_| unusable(namespace, "no client can be made of it");
+        let no_client = |_| unusable(namespace, "the kubeconfig does not make a client");
 
         let mut known = self.lock();
         if let Some(known) = known.get_mut(namespace)
             && known.rest == rest
             && known.remote.cluster == cluster
         {
-            // At no time it shows nothing.
+            // A new token is set before and an old one removed after the change of certificate, so
+            // that every request has credentials.
             if token.is_some() {
                 known.credentials.set_token(token.clone());
             }

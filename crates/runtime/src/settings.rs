@@ -1,10 +1,10 @@
-//! Which cluster this is, and which pod: what a component is told by its environment.
+//! Settings of a component from its environment: its cluster and its pod.
 
 use std::net::IpAddr;
 
 use tombolo_api::{Cidr, ClusterId, ClusterIdentity, ClusterName};
 
-/// What every component is told.
+/// Settings of every component.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Settings {
     /// Id of this cluster
@@ -19,15 +19,15 @@ pub struct Settings {
     #[arg(long, env = "API_SERVER_URL")]
     pub api_server_url: String,
 
-    /// Network of this cluster's pods
+    /// PodCIDR of this cluster
     #[arg(long, env = "POD_CIDR")]
     pub pod_cidr: Cidr,
 
-    /// Network of this cluster's services
+    /// ServiceCIDR of this cluster
     #[arg(long, env = "SERVICE_CIDR")]
     pub service_cidr: Cidr,
 
-    /// Whether the address service and its clients show each other certificates
+    /// Whether the address service and its clients use mutual TLS
     #[arg(long, env = "IPAM_MTLS", action = clap::ArgAction::Set, default_value_t = false)]
     pub ipam_mtls: bool,
 

@@ -1,21 +1,21 @@
-//! The end of a component: asked for once, heard everywhere.
+//! Shutdown of a component: triggered once, observed by all its tasks.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::task::Task;
 
-/// Whether it is time to stop. Clones hear the same; children can also be stopped alone.
+/// A shutdown signal. Clones share it; a child can also be triggered alone.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(CancellationToken);
 
 impl Shutdown {
-    /// One that nobody has asked for yet.
+    /// A signal that is not triggered yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asked for by SIGTERM and SIGINT, as long as the task is there.
+    /// A signal that SIGTERM and SIGINT trigger while the task runs.
     pub fn on_signals() -> std::io::Result<(Self, Task)> {
         let shutdown = Self::new();
         let (mut term, mut int) =
@@ -31,38 +31,38 @@ impl Shutdown {
         Ok((shutdown, task))
     }
 
-    /// Asks for the end.
+    /// Triggers the shutdown.
     pub fn ask(&self) {
         self.0.cancel();
     }
 
-    /// Asks for the end when what is returned is dropped, also by a panic.
+    /// Triggers the shutdown when the guard is dropped, also by a panic.
     #[must_use]
     pub fn ask_on_drop(&self) -> DropGuard {
         self.0.clone().drop_guard()
     }
 
-    /// Whether it was asked for.
+    /// Whether the shutdown was triggered.
     pub fn is_asked(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// Waits until it is asked for.
+    /// Waits until the shutdown is triggered.
     pub async fn asked(&self) {
         self.0.cancelled().await;
     }
 
-    /// The same, for whoever has to own what it waits for.
+    /// The same as a future that borrows nothing.
     pub fn asked_owned(&self) -> impl Future<Output = ()> + Send + Sync + 'static {
         self.0.clone().cancelled_owned()
     }
 
-    /// One that ends with this one, or alone.
+    /// A signal that is triggered with this one, or alone.
     pub fn child(&self) -> Self {
         Self(self.0.child_token())
     }
 
-    /// Runs until done or until the end is asked for, whichever comes first.
+    /// Runs `work` until it is done. `None`: the shutdown came first.
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.0.run_until_cancelled(work).await
     }

@@ -1,6 +1,6 @@
 //! Tasks with a name and an owner. A task is aborted when its owner is dropped. A panic is logged
-//! with the name of the task, and so is an error that ends it. clippy.toml bans `tokio::spawn`: such
-//! a task outlives its owner, and its end goes unnoticed.
+//! with the name of the task, and so is an error that ends it. clippy.toml bans `tokio::spawn`:
+//! such a task outlives its owner, and its end goes unnoticed.
 
 use std::{
     any::Any,
@@ -26,7 +26,7 @@ use crate::chain::Chain;
 /// Name of a task in the log.
 pub type Name = Cow<'static, str>;
 
-/// A task, aborted on drop. As a future it is the result, or how the task was cut short.
+/// A task, aborted on drop. As a future it yields the result, or the panic or abort.
 #[must_use = "a task is aborted when it is dropped"]
 pub struct Task<T = ()> {
     name: Name,
@@ -47,15 +47,15 @@ impl<T: Send + 'static> Task<T> {
         Self { name, handle: AbortOnDropHandle::new(handle), ended }
     }
 
-    /// Waits until the task has ended in whatever way, for owners that share it.
+    /// Waits for the end of the task, including a panic or abort. For owners that share it.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
-    /// Aborts the task, and waits until it uses nothing any more.
+    /// Aborts the task, and waits until it has released its resources.
     pub async fn stop(self) {
         self.handle.abort();
-        // All that can be wrong is that it was aborted, or what is logged already.
+        // An error is the abort, or a panic that is already logged.
         let _ = self.await;
     }
 }
@@ -105,17 +105,17 @@ impl<T: Send + 'static> Tasks<T> {
         self.0.join_next().await
     }
 
-    /// Waits until all tasks have ended in whatever way.
+    /// Waits for the end of all tasks, including panics and aborts.
     pub async fn join_all(&mut self) {
         while self.join_next().await.is_some() {}
     }
 
-    /// How many tasks there are whose results were not taken.
+    /// Number of tasks whose results were not taken.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no such tasks.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -145,8 +145,8 @@ impl<T> Debug for Tasks<T> {
     }
 }
 
-/// Tasks that go on when their starter is gone, as for a request whose client has hung up. Their
-/// owner waits for them in the end; when it is dropped, they are aborted.
+/// Tasks that continue without their starter, such as a request whose client has disconnected.
+/// Their owner waits for them at the end; when it is dropped, they are aborted.
 #[derive(Debug, Default)]
 pub struct Background(Mutex<Tasks>);
 
@@ -158,8 +158,8 @@ impl Background {
         tasks.spawn(name, work);
     }
 
-    /// Runs a task to its end, even if the caller stops waiting for the result. `None`: it panicked or
-    /// was aborted.
+    /// Runs a task to its end, even if the caller stops waiting for the result. `None`: it panicked
+    /// or was aborted.
     pub async fn complete<T: Send + 'static>(
         &self,
         name: impl Into<Name>,
@@ -171,7 +171,7 @@ impl Background {
         result.await.ok()
     }
 
-    /// Waits until no task is left. When the wait is given up, the tasks are aborted.
+    /// Waits until no task is left. If the future is dropped, the tasks are aborted.
     pub async fn join(&self) {
         loop {
             let mut tasks = std::mem::take(&mut *self.lock());
@@ -187,7 +187,7 @@ impl Background {
     }
 }
 
-/// Logs a panic, and lets it go on to whoever joins the task.
+/// Logs a panic, then resumes it for the owner of the task.
 async fn log_panic<T>(name: Name, work: impl Future<Output = T>) -> T {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(result) => result,
@@ -205,7 +205,7 @@ async fn log_error<T, E: Error>(
     work.await.inspect_err(|error| error!(task = %name, "failed: {}", Chain(error)))
 }
 
-/// What was given to `panic!`.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
@@ -225,7 +225,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Work without an end, and the moment in which it is dropped.
+    /// A future without an end, and a receiver that fails when the future is dropped.
     fn endless() -> (impl Future<Output = ()> + Send + 'static, oneshot::Receiver<()>) {
         let (held, dropped) = oneshot::channel();
         let work = async move {
@@ -236,28 +236,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_ends_with_its_owner() {
+    async fn tasks_are_aborted_with_their_owner() {
         let (work, dropped) = endless();
         drop(Task::spawn("endless", work));
-        dropped.await.expect_err("it is aborted");
+        dropped.await.expect_err("aborted");
 
         let ((one, one_dropped), (other, other_dropped)) = (endless(), endless());
         let mut tasks = Tasks::new();
         tasks.spawn("one", one);
         tasks.spawn("other", other);
         drop(tasks);
-        one_dropped.await.expect_err("it is aborted");
-        other_dropped.await.expect_err("it is aborted");
+        one_dropped.await.expect_err("aborted");
+        other_dropped.await.expect_err("aborted");
 
         let (work, dropped) = endless();
         let background = Background::default();
         background.spawn("endless", work);
         drop(background);
-        dropped.await.expect_err("it is aborted");
+        dropped.await.expect_err("aborted");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_was_stopped_uses_nothing_any_more() {
+    async fn a_stopped_task_has_released_its_resources() {
         let (work, mut dropped) = endless();
         let task = Task::spawn("endless", work);
         timeout(SECOND, task.ended()).await.expect_err("it goes on");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_aborted_task_is_no_news() {
+    async fn an_abort_is_not_logged() {
         let log = LogRecord::default();
         let _guard = log.start();
         Task::spawn("endless", endless().0).stop().await;
@@ -331,12 +331,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_background_task_goes_on_without_its_caller() {
+    async fn a_background_task_continues_without_its_caller() {
         let (background, done) = (Background::default(), Arc::new(Mutex::new(false)));
-        let says_so = done.clone();
+        let set_done = done.clone();
         let work = async move {
             sleep(10 * SECOND).await;
-            *says_so.lock().unwrap() = true;
+            *set_done.lock().unwrap() = true;
         };
         timeout(SECOND, background.complete("slow", work)).await.expect_err("it takes longer");
         background.join().await;
@@ -345,16 +345,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn background_tasks_are_waited_for_only_as_long_as_their_owner_wants() {
+    async fn background_tasks_are_aborted_when_their_owner_stops_waiting() {
         let (background, (work, dropped)) = (Background::default(), endless());
         background.spawn("endless", work);
         timeout(SECOND, background.join()).await.expect_err("it never ends");
-        dropped.await.expect_err("it is aborted");
+        dropped.await.expect_err("aborted");
         background.join().await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn background_tasks_that_have_ended_are_forgotten() {
+    async fn ended_background_tasks_are_removed() {
         let background = Background::default();
         for _ in 0..100 {
             background.complete("short", async {}).await;

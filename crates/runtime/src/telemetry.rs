@@ -1,12 +1,12 @@
-//! Logs: one line an event, to standard output. `RUST_LOG` says how much.
+//! Logs: lines on standard output, filtered by `RUST_LOG`.
 
 use tracing_subscriber::EnvFilter;
 
-/// What is logged unless `RUST_LOG` says otherwise. `kube_runtime` warns of each attempt of a watch
-/// that is refused; a watch reports its failures itself, once.
+/// The filter without `RUST_LOG`. `kube_runtime` would warn of every retry of a refused watch;
+/// [`Watched`](crate::observe::Watched) logs the first failure only.
 pub(crate) const FILTER: &str = "info,kube_client=off,kube_runtime=error";
 
-/// From here on, events are logged.
+/// Starts logging.
 pub fn init() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(FILTER));
     tracing_subscriber::fmt()

@@ -1,5 +1,4 @@
-//! A time limit for answers: whoever is asked has to begin to answer within it. How long the rest
-//! of an answer takes, as that of a watch does, is not limited.
+//! A time limit for the headers of a response. Its body has no limit: a watch stays open for long.
 
 use std::{
     task::{Context, Poll},
@@ -14,17 +13,17 @@ use tower::{BoxError, Service};
 
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Put into the extensions of a request: its answer may begin at any time, as a log does that is
-/// followed before there is anything in it.
+/// An extension of a request without a time limit: the log of a silent container, for example, is
+/// followed before its first line.
 #[derive(Clone, Copy, Debug)]
 pub struct Unlimited;
 
-/// It may hang, or be out of reach in a way that nobody tells.
+/// The server hangs, or packets to it are dropped.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {} s", LIMIT.as_secs())]
-struct NoAnswer;
+#[error("no response within {} s", LIMIT.as_secs())]
+struct NoResponse;
 
-/// Asks, and gives up in time.
+/// Fails requests without a response in time.
 #[derive(Clone, Debug)]
 pub(crate) struct Limited<S>(pub S);
 
@@ -43,11 +42,11 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let is_limited = request.extensions().get::<Unlimited>().is_none();
-        let answer = self.0.call(request);
+        let response = self.0.call(request);
         Box::pin(async move {
             match is_limited {
-                true => timeout(LIMIT, answer).await.map_err(|_| NoAnswer)?,
-                false => answer.await,
+                true => timeout(LIMIT, response).await.map_err(|_| NoResponse)?,
+                false => response.await,
             }
         })
     }

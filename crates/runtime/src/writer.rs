@@ -1,4 +1,4 @@
-//! Writes to an API server: by server-side apply, and never to what is not what we saw.
+//! Writes to an API server: server-side apply, and deletes with preconditions.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use tombolo_core::json::without_nulls;
 
-/// Applies an object: the fields that `object` has are `manager`'s from then on.
+/// Applies an object. `manager` owns the fields of `object` afterwards.
 pub async fn apply<K>(api: &Api<K>, manager: &str, object: &K) -> kube::Result<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
@@ -19,8 +19,8 @@ where
     api.patch(&name, &PatchParams::apply(manager).force(), &Patch::Apply(&value)).await
 }
 
-/// Applies an object that is there. If it is gone by then, or another one has its name, it is
-/// refused (409): nothing is made of what was seen before.
+/// Applies an existing object. Fails with 409 if the object is gone or was recreated, so that no
+/// object is created from an outdated one.
 pub async fn apply_to<K>(api: &Api<K>, manager: &str, uid: &str, object: &K) -> kube::Result<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
@@ -51,7 +51,7 @@ where
     api.patch_status(name, &PatchParams::apply(manager).force(), &Patch::Apply(&value)).await
 }
 
-/// Deletes an object if it is still the one that was seen. Gone already is as good.
+/// Deletes the object with this UID. Success if it is already gone.
 pub async fn delete_if_same<K>(api: &Api<K>, name: &str, uid: Option<&str>) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -60,8 +60,8 @@ where
         .await
 }
 
-/// Deletes an object if nothing of it has changed since it was seen. If something has, whoever
-/// watches it hears of that.
+/// Deletes an object if it has not changed since `seen`. If it has, nothing is deleted: the caller
+/// learns of the change by its watch.
 pub async fn delete_if_unchanged<K>(api: &Api<K>, seen: &K) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -78,7 +78,7 @@ where
     absent_is_fine(api.delete(name, &params).await.map(drop))
 }
 
-/// Takes "not found", and "it is another one by now", for done.
+/// Treats not found (404) and a failed precondition (409) as success.
 pub fn absent_is_fine(result: kube::Result<()>) -> kube::Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
@@ -94,7 +94,7 @@ where
     value["apiVersion"] = K::api_version(&()).into();
     value["kind"] = K::kind(&()).into();
     if let Some(metadata) = value["metadata"].as_object_mut() {
-        // What the server sets; it refuses an apply that has them.
+        // Set by the API server, which rejects them in an apply.
         for field in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"]
         {
             metadata.remove(field);
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_apply_has_no_field_of_the_server() {
+    fn an_apply_has_no_fields_that_the_server_sets() {
         let namespace: Namespace = serde_json::from_value(json!({
             "metadata": { "name": "shop", "uid": "1", "resourceVersion": "2", "managedFields": [] },
             "status": { "phase": "Active" },

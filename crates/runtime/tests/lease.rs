@@ -1,4 +1,4 @@
-//! Who leads, by a Lease of a real API server. Needs root.
+//! Leader election on a real API server. Needs root.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -18,17 +18,17 @@ use tombolo_testbed::{ClusterSpec, Testbed, eventually};
 const NAMESPACE: &str = "default";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_at_a_time() {
+async fn there_is_one_leader_at_a_time() {
     let bed = Testbed::builder("lease").cluster(ClusterSpec::new("rome").control_plane_only());
     let bed = bed.start().await.expect("the control plane starts");
     let client = bed.cluster("rome").client().await.expect("a client");
     tokio::join!(
-        a_leader_whose_clock_is_wrong_leads_until_it_stops(&client),
-        one_who_annotates_the_lease_deposes_nobody(&client),
+        a_leader_with_a_wrong_clock_leads_until_it_stops(&client),
+        annotating_the_lease_does_not_end_the_leadership(&client),
     );
 }
 
-async fn a_leader_whose_clock_is_wrong_leads_until_it_stops(client: &Client) {
+async fn a_leader_with_a_wrong_clock_leads_until_it_stops(client: &Client) {
     let leases = Api::<Lease>::namespaced(client.clone(), NAMESPACE);
     let renew = async || {
         let now = Timestamp::now() - SignedDuration::from_hours(1);
@@ -43,11 +43,11 @@ async fn a_leader_whose_clock_is_wrong_leads_until_it_stops(client: &Client) {
         let (client, shutdown) = (client.clone(), shutdown.clone());
         async move { lead(client, NAMESPACE, "clock", "us", &shutdown).await }
     });
-    // It renews for longer than the lease lasts.
+    // For longer than the duration of the lease.
     for _ in 0..10 {
         renew().await;
         let second = Duration::from_secs(1);
-        timeout(second, &mut waiting).await.expect_err("somebody else leads");
+        timeout(second, &mut waiting).await.expect_err("the other one leads");
     }
     let stopped = Instant::now();
     waiting.await.expect("it leads");
@@ -55,7 +55,7 @@ async fn a_leader_whose_clock_is_wrong_leads_until_it_stops(client: &Client) {
     shutdown.ask();
 }
 
-async fn one_who_annotates_the_lease_deposes_nobody(client: &Client) {
+async fn annotating_the_lease_does_not_end_the_leadership(client: &Client) {
     let shutdown = Shutdown::new();
     let leading = lead(client.clone(), NAMESPACE, "annotated", "us", &shutdown).await;
     let leases = Api::<Lease>::namespaced(client.clone(), NAMESPACE);

@@ -1,4 +1,4 @@
-//! Which tenant namespaces a change of another namespace, or in it, concerns.
+//! The tenant namespaces to reconcile after a change of another namespace, or of an object in it.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +14,9 @@ use tombolo_runtime::observe::{Change, IndexBy, Watched};
 #[derive(Clone)]
 pub(super) struct Concerned {
     namespaces: Store<Namespace>,
-    /// Tenant namespaces, by cluster.
+    /// Tenant namespaces by cluster.
     tenants: IndexBy<ClusterId, Namespace>,
-    /// The maps that other clusters have sent, by the names of the namespaces that they ask for.
+    /// NamespaceMaps from other clusters by the names of the twins that they request.
     maps: IndexBy<String, NamespaceMap>,
 }
 
@@ -32,8 +32,8 @@ impl Concerned {
         }
     }
 
-    /// A tenant namespace concerns itself, a twin its home cluster's tenant namespace. A name that
-    /// is free or taken now concerns those whose maps ask for it.
+    /// A tenant namespace concerns itself, a twin the tenant namespace of its home cluster. A
+    /// created or deleted namespace also concerns the clusters whose maps request its name.
     pub fn by_change(&self, change: &Change<'_, Namespace>) -> BTreeSet<String> {
         let mut tenants = BTreeSet::new();
         for namespace in change.both() {
@@ -45,7 +45,7 @@ impl Concerned {
         tenants
     }
 
-    /// By the name of a twin.
+    /// The tenant namespaces of the home cluster of a twin.
     pub fn by_twin(&self, name: &str) -> Vec<String> {
         let twin = self.namespaces.get(&ObjectRef::new(name));
         twin.map(|twin| self.of_home(&twin)).unwrap_or_default()
@@ -57,7 +57,7 @@ impl Concerned {
     }
 }
 
-/// Whether another cluster has sent the map.
+/// Whether the map is from another cluster.
 pub(super) fn is_received(map: &NamespaceMap) -> bool {
     map.labels().contains_key(REPLICATED_FROM_LABEL)
 }

@@ -1,4 +1,4 @@
-//! Rights in a twin namespace: RoleBindings for the home cluster and for our own controllers.
+//! RoleBindings in a twin namespace, for the home cluster and for the controllers of this cluster.
 
 use k8s_openapi::api::rbac::v1::{RoleBinding, Subject};
 use kube::{Api, Client, ResourceExt};
@@ -15,29 +15,29 @@ use tombolo_runtime::{
 use super::{Error, MANAGER, concerned::Concerned};
 use crate::binding::{Rights, account_of, bind};
 
-/// The RoleBindings that rights are given by.
+/// The RoleBindings in all twin namespaces.
 pub(super) struct Bindings {
     client: Client,
     twins: [(Bound, Watched<RoleBinding>); 3],
-    /// Those of other clusters' identities, in their tenant namespaces.
+    /// RoleBindings of the identities of other clusters, in their tenant namespaces.
     identities: Watched<RoleBinding>,
 }
 
-/// Who gets rights in a twin namespace.
+/// A holder of rights in a twin namespace.
 #[derive(Clone, Copy)]
 enum Bound {
     /// The home cluster, during the peering.
     Home,
-    /// The home cluster, when the peering is over.
+    /// The home cluster, after the end of the peering.
     EndingHome,
-    /// The controllers of this one.
+    /// The controllers of this cluster.
     Control,
 }
 
 impl Bound {
     const ALL: [Self; 3] = [Self::Home, Self::EndingHome, Self::Control];
 
-    /// The ClusterRole, which the RoleBinding is called after.
+    /// Name of the ClusterRole and of the RoleBinding.
     fn role(self) -> &'static str {
         match self {
             Self::Home => TWIN_ROLE,
@@ -49,15 +49,15 @@ impl Bound {
 
 impl Bindings {
     pub fn new(client: &Client) -> Self {
-        let called = |name| Watched::new(Api::all(client.clone()), named(name));
+        let watch = |name| Watched::new(Api::all(client.clone()), named(name));
         Self {
             client: client.clone(),
-            twins: Bound::ALL.map(|bound| (bound, called(bound.role()))),
-            identities: called(TENANT_ACCOUNT),
+            twins: Bound::ALL.map(|bound| (bound, watch(bound.role()))),
+            identities: watch(TENANT_ACCOUNT),
         }
     }
 
-    /// By tenant namespace.
+    /// Enqueues tenant namespaces.
     pub fn feed(&self, queue: &Queue<String>, concerned: &Concerned) {
         self.identities.feed(queue, ResourceExt::namespace);
         for (_, bindings) in &self.twins {
@@ -75,29 +75,29 @@ impl Bindings {
         }
     }
 
-    /// Gives the rights of this stage in a twin, and no others.
-    pub async fn put_right(&self, twin: &str, tenant: &str, stage: Stage) -> Result<(), Error> {
+    /// Grants the rights of this stage in a twin, and revokes others.
+    pub async fn reconcile(&self, twin: &str, tenant: &str, stage: Stage) -> Result<(), Error> {
         let api = Api::namespaced(self.client.clone(), twin);
         for (bound, bindings) in &self.twins {
             let role = bound.role();
-            let who = self.who(*bound, tenant, stage);
+            let subjects = self.subjects(*bound, tenant, stage);
             let is_as_wanted = match bindings.get(twin, role) {
-                Some(have) => have.subjects.as_deref().unwrap_or_default() == who,
-                None => who.is_empty(),
+                Some(have) => have.subjects.as_deref().unwrap_or_default() == subjects,
+                None => subjects.is_empty(),
             };
             if is_as_wanted {
                 continue;
             }
-            let wanted = bind(role, Rights::ClusterRole(role), who);
+            let wanted = bind(role, Rights::ClusterRole(role), subjects);
             let applied = writer::apply(&api, MANAGER, &wanted).await;
             applied.map_err(|error| Error::Bind(twin.to_owned(), role, error))?;
         }
         Ok(())
     }
 
-    /// The home cluster is whoever its identity says in its tenant namespace: nobody, once that has
-    /// been taken away.
-    fn who(&self, bound: Bound, tenant: &str, stage: Stage) -> Vec<Subject> {
+    /// The subjects of a RoleBinding. Those of the home cluster are the subjects of its identity in
+    /// its tenant namespace: none, once the identity is revoked.
+    fn subjects(&self, bound: Bound, tenant: &str, stage: Stage) -> Vec<Subject> {
         match bound {
             Bound::Home | Bound::EndingHome if bound.role() != twin_role(stage) => Vec::new(),
             Bound::Home | Bound::EndingHome => {

@@ -1,4 +1,4 @@
-//! Endpoints of other clusters, which go out of service with these.
+//! Endpoints of other clusters. They are not ready while their cluster is unreachable.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tombolo_testbed::answer_to;
 use crate::{RUNTIME, world::world};
 
 #[test]
-fn endpoints_go_out_of_service_with_their_cluster() {
+fn endpoints_of_an_unreachable_cluster_are_not_ready() {
     RUNTIME.block_on(async {
         let world = world().await;
         world.put::<Namespace>("endpoints", json!({})).await;
@@ -51,13 +51,13 @@ fn endpoints_go_out_of_service_with_their_cluster() {
         for (tunnel, api_server) in [("False", "True"), ("True", "Unknown")] {
             world.paris(tunnel, api_server).await;
             let took = is_ready([false, false]).await;
-            assert!(took < Duration::from_secs(1), "out of service after {took:?}");
+            assert!(took < Duration::from_secs(1), "not ready after {took:?}");
             world.paris("True", "True").await;
             let took = is_ready([true, false]).await;
-            assert!(took < Duration::from_secs(1), "in service again after {took:?}");
+            assert!(took < Duration::from_secs(1), "ready again after {took:?}");
         }
 
-        // It is put right, and goes with the shadow.
+        // It is recreated, and deleted with its ShadowEndpointSlice.
         let before = slice.uid();
         world.delete_in::<EndpointSlice>("endpoints", "web-1").await;
         let is_another = |slice: &EndpointSlice| slice.uid() != before;

@@ -1,5 +1,4 @@
-//! What other clusters may do in the twins of their namespaces, as long as their pods may run here and
-//! when that is over.
+//! Rights of other clusters in the twins of their namespaces, during the peering and after its end.
 
 use http::Request;
 use k8s_openapi::api::{
@@ -23,35 +22,35 @@ use crate::{
 };
 
 #[test]
-fn who_is_refused_may_only_end_what_is_left_and_then_that_goes() {
+fn a_refused_cluster_may_only_read_and_delete_until_its_twins_are_gone() {
     RUNTIME.block_on(async {
         let world = world().await;
         let pisa = Guest::arrives(world, "pisa").await;
-        pisa.is_lent_something().await;
+        pisa.gets_an_offer().await;
         pisa.can(&WRITES, true).await;
-        pisa.can(&LOOKS, true).await;
+        pisa.can(&READS_AND_DELETES, true).await;
 
         pisa.request_is("Refused").await;
         pisa.can(&WRITES, false).await;
-        pisa.can(&LOOKS, true).await;
-        assert!(pisa.twin().await.is_some(), "it has time to take its pods back");
+        pisa.can(&READS_AND_DELETES, true).await;
+        assert!(pisa.twin().await.is_some(), "it has time to delete its pods");
 
-        // Somebody thinks better of it.
+        // Accepted again.
         pisa.request_is("Accepted").await;
         pisa.can(&WRITES, true).await;
         pisa.request_is("Refused").await;
         pisa.can(&WRITES, false).await;
 
-        // It has taken its pods back, or so it says, but keeps its map.
+        // The offer is gone, but the guest keeps its NamespaceMap.
         world.delete_in::<ResourceOffer>(&pisa.tenant, "milan").await;
         world.until_gone::<Namespace>("shop-pisa").await;
         world.until_gone_in::<NamespaceMap>(&pisa.tenant, "pisa").await;
-        pisa.can(&LOOKS, false).await;
+        pisa.can(&READS_AND_DELETES, false).await;
     });
 }
 
 #[test]
-fn who_takes_its_request_back_loses_its_twins() {
+fn a_cluster_that_withdraws_its_request_loses_its_twins() {
     RUNTIME.block_on(async {
         let world = world().await;
         let siena = Guest::arrives(world, "siena").await;
@@ -63,12 +62,12 @@ fn who_takes_its_request_back_loses_its_twins() {
 }
 
 #[test]
-fn who_was_asked_for_resources_is_no_guest() {
+fn a_provider_gets_no_twins() {
     RUNTIME.block_on(async {
         let world = world().await;
         let tenant = "liqo-tenant-lucca";
         world.tenant(tenant, "id-of-lucca").await;
-        // Milan's own request, which lucca has accepted.
+        // Milan's own request, accepted by lucca.
         world.put_in::<ResourceRequest>(tenant, "milan", request("milan")).await;
         let accepted = json!({ "state": "Accepted" });
         world.put_status_in::<ResourceRequest>(tenant, "milan", accepted).await;
@@ -79,22 +78,22 @@ fn who_was_asked_for_resources_is_no_guest() {
 }
 
 #[test]
-fn who_loses_its_identity_loses_its_rights_in_twins() {
+fn a_cluster_without_an_identity_has_no_rights_in_twins() {
     RUNTIME.block_on(async {
         let world = world().await;
         let naples = Guest::arrives(world, "naples").await;
         naples.can(&WRITES, true).await;
-        // What becomes of it when its record is deleted.
+        // As after the deletion of the record of its identity.
         world.delete_in::<RoleBinding>(&naples.tenant, "liqo-cluster").await;
         let nobody = |it: &RoleBinding| it.subjects.as_deref().unwrap_or_default().is_empty();
         world.until_in("shop-naples", "liqo-twin", nobody).await;
         naples.can(&WRITES, false).await;
-        naples.can(&LOOKS, false).await;
+        naples.can(&READS_AND_DELETES, false).await;
     });
 }
 
 #[test]
-fn a_guest_can_do_nothing_in_the_twins_of_another() {
+fn a_guest_has_no_rights_in_the_twins_of_another() {
     RUNTIME.block_on(async {
         let world = world().await;
         let bari = Guest::arrives(world, "bari").await;
@@ -102,7 +101,7 @@ fn a_guest_can_do_nothing_in_the_twins_of_another() {
         for guest in [&bari, &genoa] {
             guest.can(&WRITES, true).await;
         }
-        for (method, path) in WRITES.into_iter().chain(LOOKS) {
+        for (method, path) in WRITES.into_iter().chain(READS_AND_DELETES) {
             let path = path.replace("TWIN", "shop-genoa");
             assert_eq!(bari.attempt(method, &path).await, 403, "{method} {path}");
         }
@@ -128,7 +127,7 @@ const WRITES: [(&str, &str); 6] = [
     ("POST", "/namespaces/TWIN/pods/web/portforward"),
 ];
 
-const LOOKS: [(&str, &str); 5] = [
+const READS_AND_DELETES: [(&str, &str); 5] = [
     ("GET", "/namespaces/TWIN/shadowpods"),
     ("GET", "/namespaces/TWIN/pods"),
     ("GET", "/namespaces/TWIN/secrets"),
@@ -136,7 +135,7 @@ const LOOKS: [(&str, &str); 5] = [
     ("DELETE", "/namespaces/TWIN/configmaps/web"),
 ];
 
-/// A cluster that has an identity and a namespace here, and does as it likes.
+/// A cluster with an identity, an accepted request and a NamespaceMap.
 struct Guest {
     world: &'static World,
     name: &'static str,
@@ -159,7 +158,7 @@ impl Guest {
         world.put_in::<ResourceRequest>(&guest.tenant, name, request(name)).await;
         guest.request_is("Accepted").await;
         world.put_in::<NamespaceMap>(&guest.tenant, name, map(name)).await;
-        answer_to("there is a twin", async || guest.twin().await).await;
+        answer_to("the twin exists", async || guest.twin().await).await;
         guest
     }
 
@@ -168,8 +167,8 @@ impl Guest {
         self.world.put_status_in::<ResourceRequest>(&self.tenant, self.name, state).await;
     }
 
-    /// An offer, which the replicator keeps until the guest has taken its pods back.
-    async fn is_lent_something(&self) {
+    /// Creates an offer. The replicator keeps it until the guest has deleted its pods.
+    async fn gets_an_offer(&self) {
         let offer = json!({
             "metadata": { "labels": { "liqo.io/replicate-to": format!("id-of-{}", self.name) } },
             "spec": { "clusterID": "id-of-milan", "resourceQuota": { "hard": { "cpu": "4" } } },
@@ -181,17 +180,17 @@ impl Guest {
         self.world.get(&format!("shop-{}", self.name)).await
     }
 
-    /// Waits until it can, or can't, do any of this in its twin.
+    /// Waits until the guest may, or may not, make all these requests in its twin.
     async fn can(&self, attempts: &[(&str, &str)], can: bool) {
         for (method, path) in attempts {
             let path = path.replace("TWIN", &format!("shop-{}", self.name));
             let what = format!("{} can {method} {path}: {can}", self.name);
-            let ask = async || self.attempt(method, &path).await;
-            eventually(&what, ask, |status| (*status != 403) == can).await;
+            let status = async || self.attempt(method, &path).await;
+            eventually(&what, status, |status| (*status != 403) == can).await;
         }
     }
 
-    /// Tries it for real, but without an effect, and returns the status.
+    /// Sends a request as a dry run, and returns the status code.
     async fn attempt(&self, method: &str, path: &str) -> u16 {
         let mut parts = path.rsplit('/');
         let (name, kind) = (parts.next().unwrap(), parts.next().unwrap());
@@ -221,7 +220,7 @@ impl Guest {
             .header("Content-Type", format!("application/{format}"))
             .body(Body::from(body.to_string().into_bytes()))
             .unwrap();
-        self.client.send(request).await.expect("an answer").status().as_u16()
+        self.client.send(request).await.expect("a response").status().as_u16()
     }
 }
 
@@ -234,7 +233,7 @@ fn request(name: &str) -> serde_json::Value {
     })
 }
 
-/// Its sender holds it.
+/// With a finalizer of its sender.
 fn map(name: &str) -> serde_json::Value {
     json!({
         "metadata": {

@@ -1,6 +1,6 @@
-//! Offloading on a real API server, which is home and remote cluster at once: a namespace gets its
-//! twin and loses it, pods are amended as the API server asks, and endpoints of other clusters go
-//! out of service with these.
+//! Offloading on a real API server that is home and remote cluster at once: twin namespaces are
+//! created and deleted, pods are mutated by the webhook, and endpoints of unreachable clusters are
+//! not ready.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -14,5 +14,5 @@ use std::sync::LazyLock;
 
 use tokio::runtime::Runtime;
 
-/// Of all tests: what the world runs is to outlive each of them.
+/// Shared by all tests, because the tasks of the world outlive each of them.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());

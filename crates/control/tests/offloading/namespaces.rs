@@ -1,4 +1,4 @@
-//! Namespaces that get their twins, and lose them.
+//! Creation and deletion of twin namespaces.
 
 use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
 use kube::{
@@ -15,7 +15,7 @@ use tombolo_testbed::answer_to;
 use crate::{RUNTIME, world::world};
 
 #[test]
-fn the_label_offloads_a_namespace_and_its_removal_brings_it_back() {
+fn the_label_offloads_a_namespace_and_its_removal_ends_it() {
     RUNTIME.block_on(async {
         let world = world().await;
         world
@@ -47,10 +47,10 @@ fn the_label_offloads_a_namespace_and_its_removal_brings_it_back() {
             ("liqo-cluster", Some("liqo-tenant-rome"))
         );
 
-        // Somebody deletes the twin: it is made again.
+        // A deleted twin is recreated.
         let before = twin.uid();
         world.delete::<Namespace>("shop-rome").await;
-        answer_to("the twin is made again", async || {
+        answer_to("the twin is recreated", async || {
             world.get::<Namespace>("shop-rome").await.filter(|twin| twin.uid() != before).map(drop)
         })
         .await;
@@ -59,7 +59,7 @@ fn the_label_offloads_a_namespace_and_its_removal_brings_it_back() {
         let unlabel = json!({ "metadata": { "labels": { "liqo.io/enabled": null } } });
         let api: Api<Namespace> = Api::all(world.client.clone());
         api.patch("shop", &PatchParams::default(), &Patch::Merge(unlabel)).await.unwrap();
-        answer_to("all of it is gone", async || {
+        answer_to("all objects of the offloading are gone", async || {
             let offloading = world.get_in::<NamespaceOffloading>("shop", "offloading").await;
             let twin = world.get::<Namespace>("shop-rome").await;
             let binding = world.get_in::<RoleBinding>("shop", "liqo-kubelet").await;
@@ -74,7 +74,7 @@ fn the_label_offloads_a_namespace_and_its_removal_brings_it_back() {
 }
 
 #[test]
-fn what_a_user_made_stays_without_the_label() {
+fn a_namespace_offloading_of_a_user_stays_without_the_label() {
     RUNTIME.block_on(async {
         let world = world().await;
         world.put::<Namespace>("mine", json!({})).await;
@@ -88,7 +88,7 @@ fn what_a_user_made_stays_without_the_label() {
         for value in [json!("true"), Value::Null] {
             api.patch("mine", &PatchParams::default(), &Patch::Merge(label(value))).await.unwrap();
         }
-        // Controllers have seen the label go once they have seen what came after it.
+        // The controllers have seen the removal of the label once they have seen a later object.
         world
             .put::<Namespace>(
                 "after",
@@ -100,7 +100,7 @@ fn what_a_user_made_stays_without_the_label() {
         assert!(mine.metadata.deletion_timestamp.is_none());
         assert!(world.get::<Namespace>("yours").await.is_some());
 
-        // With the namespace goes its twin.
+        // The twin is deleted with its namespace.
         world.delete::<Namespace>("mine").await;
         for name in ["mine", "yours"] {
             world.until_gone::<Namespace>(name).await;
@@ -109,10 +109,10 @@ fn what_a_user_made_stays_without_the_label() {
 }
 
 #[test]
-fn a_namespace_that_was_there_is_no_twin_and_stays() {
+fn an_existing_namespace_does_not_become_a_twin() {
     RUNTIME.block_on(async {
         let world = world().await;
-        // It is home and remote cluster at once, so the name is taken.
+        // The cluster is home and remote cluster at once, so the name is taken.
         world.put::<Namespace>("taken", json!({})).await;
         let spec = json!({ "namespaceMappingStrategy": "EnforceSameName" });
         world.put_in::<NamespaceOffloading>("taken", "offloading", json!({ "spec": spec })).await;
@@ -129,7 +129,7 @@ fn a_namespace_that_was_there_is_no_twin_and_stays() {
 }
 
 #[test]
-fn a_namespace_gets_its_twin_when_the_name_becomes_free() {
+fn the_twin_is_created_when_its_name_becomes_free() {
     RUNTIME.block_on(async {
         let world = world().await;
         for name in ["waits", "busy"] {
@@ -147,7 +147,7 @@ fn a_namespace_gets_its_twin_when_the_name_becomes_free() {
 }
 
 #[test]
-fn a_twin_that_loses_its_mark_is_no_twin_any_more() {
+fn a_namespace_without_the_label_of_its_home_cluster_is_no_twin() {
     RUNTIME.block_on(async {
         let world = world().await;
         let label = json!({ "metadata": { "labels": { "liqo.io/enabled": "true" } } });
@@ -168,7 +168,7 @@ fn a_twin_that_loses_its_mark_is_no_twin_any_more() {
 }
 
 #[test]
-fn a_change_of_the_selector_makes_and_removes_the_twin() {
+fn a_change_of_the_selector_creates_and_deletes_the_twin() {
     RUNTIME.block_on(async {
         let world = world().await;
         world.put::<Namespace>("picky", json!({})).await;
@@ -194,7 +194,7 @@ fn a_change_of_the_selector_makes_and_removes_the_twin() {
 }
 
 #[test]
-fn what_is_left_over_from_before_the_start_is_found() {
+fn leftovers_from_before_the_start_are_removed() {
     RUNTIME.block_on(async {
         let world = world().await;
         world.until_gone_in::<NamespaceMap>("liqo-tenant-gone", "rome").await;

@@ -1,4 +1,4 @@
-//! Pods that are amended as the API server asks.
+//! Pods that the webhook mutates.
 
 use std::{
     net::{Ipv4Addr, TcpListener, UdpSocket},
@@ -19,28 +19,29 @@ use tombolo_testing::Side;
 use crate::{RUNTIME, world::world};
 
 #[test]
-fn the_api_server_asks_the_webhook_about_pods() {
+fn the_webhook_mutates_pods() {
     RUNTIME.block_on(async {
         let world = world().await;
-        world.put::<Namespace>("amended", json!({})).await;
+        world.put::<Namespace>("mutated", json!({})).await;
         let selector = json!({ "nodeSelectorTerms": [{ "matchExpressions": [
             { "key": "region", "operator": "In", "values": ["north"] },
         ] }] });
         let spec = json!({ "podOffloadingStrategy": "Remote", "clusterSelector": selector });
-        world.put_in::<NamespaceOffloading>("amended", "offloading", json!({ "spec": spec })).await;
-        let api: Api<Pod> = Api::namespaced(world.client.clone(), "amended");
+        world.put_in::<NamespaceOffloading>("mutated", "offloading", json!({ "spec": spec })).await;
+        let api: Api<Pod> = Api::namespaced(world.client.clone(), "mutated");
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "generateName": "pod-" },
             "spec": { "containers": [{ "name": "c", "image": "none" }] },
         }))
         .unwrap();
-        // Until the namespace has its label and its account, and the webhook its certificate.
-        let amended = answer_to("a pod is amended", async || {
+        // Retries until the namespace has its label and service account, and the webhook its
+        // certificate.
+        let affinity = answer_to("a pod is mutated", async || {
             let pod = api.create(&PostParams::default(), &pod).await.ok()?;
             pod.spec.unwrap().affinity
         })
         .await;
-        let required = amended.node_affinity.unwrap();
+        let required = affinity.node_affinity.unwrap();
         let required = required.required_during_scheduling_ignored_during_execution.unwrap();
         assert_eq!(
             serde_json::to_value(&required.node_selector_terms).unwrap(),
@@ -57,7 +58,7 @@ fn the_api_server_asks_the_webhook_about_pods() {
             .unwrap();
         assert_eq!(ours.toleration_seconds, None);
 
-        // A lost certificate is made anew, and the API server learns of it.
+        // A deleted certificate is recreated, and the caBundle is updated.
         world.delete_in::<Secret>("liqo", "liqo-webhook-cert").await;
         answer_to("the API server trusts another certificate", async || {
             let secret = world.get_in::<Secret>("liqo", "liqo-webhook-cert").await?;
@@ -69,7 +70,7 @@ fn the_api_server_asks_the_webhook_about_pods() {
     });
 }
 
-/// The API server finds the webhook at an address of this machine, not by a Service.
+/// Serves the webhook at an address of this machine instead of a Service.
 pub async fn serve_webhook(world: &Side, ctx: Arc<Context>, api_server: Ipv4Addr) {
     let route = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     route.connect((api_server, 6443)).unwrap();

@@ -1,4 +1,4 @@
-//! One cluster, which is home and remote cluster at once.
+//! One cluster that is home and remote cluster at once.
 
 use std::{ops::Deref, sync::Arc};
 
@@ -27,7 +27,7 @@ use crate::pods;
 
 static BED: OnceCell<(Testbed, World)> = OnceCell::const_new();
 
-/// The cluster, with all controllers of both sides, and somebody who carries NamespaceMaps from
+/// The cluster with all controllers of both sides, and a task that replicates NamespaceMaps from
 /// one tenant namespace to the other.
 pub struct World(Side);
 
@@ -53,7 +53,7 @@ async fn start() -> (Testbed, World) {
     }
     let roles = include_str!("../../../tombolo/manifests/roles.yaml");
     let (_comment, roles) = roles.split_once('\n').expect("a comment of the templates");
-    world.cluster.apply(roles).await.expect("the roles are made");
+    world.cluster.apply(roles).await.expect("the roles are created");
     world.identity_of("rome").await;
     let identity = json!({ "clusterID": "id-of-rome", "clusterName": "rome" });
     let request = json!({ "clusterIdentity": identity, "authUrl": "https://192.0.2.1" });
@@ -69,7 +69,7 @@ async fn start() -> (Testbed, World) {
     world.put_in::<ResourceOffer>("liqo-tenant-milan", "milan", offer).await;
     let accepted = json!({ "phase": "Accepted" });
     world.put_status_in::<ResourceOffer>("liqo-tenant-milan", "milan", accepted).await;
-    world.leave_over().await;
+    world.create_leftovers().await;
 
     let address = world.cluster.node(1).address();
     let context = |name: &str| {
@@ -81,13 +81,13 @@ async fn start() -> (Testbed, World) {
     tokio::spawn(namespace_map::run(rome.clone()));
     tokio::spawn(twin_namespace::run(milan.clone()));
     tokio::spawn(shadow_endpoint_slice::run(milan));
-    tokio::spawn(carry(world.client.clone()));
+    tokio::spawn(replicate(world.client.clone()));
     pods::serve_webhook(&world, rome, address).await;
     (bed, world)
 }
 
-/// What the replicator does, with less care.
-async fn carry(client: Client) {
+/// A simple replicator.
+async fn replicate(client: Client) {
     let here: Api<NamespaceMap> = Api::namespaced(client.clone(), "liqo-tenant-milan");
     let there: Api<NamespaceMap> = Api::namespaced(client.clone(), "liqo-tenant-rome");
     let mut maps = Observer::new();
@@ -105,12 +105,12 @@ async fn carry(client: Client) {
             _ => Ok(()),
         }
     };
-    maps.run("carry", &Shutdown::new(), copy).await;
+    maps.run("replicate", &Shutdown::new(), copy).await;
 }
 
 impl World {
-    /// What nobody wants any more: the reason for it went away while no controller ran.
-    async fn leave_over(&self) {
+    /// Objects that became obsolete while no controller ran.
+    async fn create_leftovers(&self) {
         self.tenant("liqo-tenant-gone", "id-of-gone").await;
         let map = json!({
             "metadata": { "labels": { "liqo.io/replicate-to": "id-of-gone" } },
@@ -126,7 +126,7 @@ impl World {
         self.put::<Namespace>("unwanted-rome", twin).await;
     }
 
-    /// The other cluster has an identity here.
+    /// Issues an identity to another cluster.
     pub async fn identity_of(&self, peer: &str) {
         let tenant = format!("liqo-tenant-{peer}");
         let role = json!({
@@ -138,7 +138,7 @@ impl World {
         self.put_in::<RoleBinding>(&tenant, "liqo-cluster", binding).await;
     }
 
-    /// The NamespaceOffloading of a namespace, once it is as wanted.
+    /// Waits until the NamespaceOffloading of a namespace meets a condition.
     pub async fn offloading(
         &self,
         namespace: &str,

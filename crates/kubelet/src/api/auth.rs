@@ -1,5 +1,5 @@
-//! Who calls, and whether they may: the API server of this cluster is asked, and believed for a
-//! short while.
+//! Authorization of callers by SubjectAccessReviews to the API server of this cluster, cached for a
+//! short time.
 
 use std::{
     collections::BTreeMap,
@@ -16,9 +16,9 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-const BELIEVED: Duration = Duration::from_secs(30);
+const CACHED: Duration = Duration::from_secs(30);
 
-/// Whoever shows a client certificate: its common name, and its organisations as groups.
+/// A caller with a client certificate: the common name is the user, the organisations are groups.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Caller {
     pub user: String,
@@ -40,7 +40,7 @@ impl Caller {
 
 type Question = (Caller, &'static str, String);
 
-/// Asks who may do what.
+/// Authorizes callers.
 pub(super) struct Authorizer {
     api: Api<SubjectAccessReview>,
     answers: Mutex<BTreeMap<Question, (Instant, bool)>>,
@@ -51,7 +51,7 @@ impl Authorizer {
         Self { api: Api::all(client), answers: Mutex::default() }
     }
 
-    /// Whether the caller may use a node as this method does.
+    /// Whether the caller may use `nodes/proxy` of the node with this HTTP method.
     pub(super) async fn allows(
         &self,
         caller: &Caller,
@@ -73,7 +73,7 @@ impl Authorizer {
         let answer = self.api.create(&PostParams::default(), &review).await?;
         let allowed = answer.status.is_some_and(|status| status.allowed);
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.retain(|_, (since, _)| since.elapsed() < BELIEVED);
+        answers.retain(|_, (since, _)| since.elapsed() < CACHED);
         answers.insert(question, (Instant::now(), allowed));
         Ok(allowed)
     }
@@ -81,7 +81,7 @@ impl Authorizer {
     fn known(&self, question: &Question) -> Option<bool> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, allowed) = answers.get(question)?;
-        (since.elapsed() < BELIEVED).then_some(*allowed)
+        (since.elapsed() < CACHED).then_some(*allowed)
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_is_who_the_certificate_says() {
+    fn user_and_groups_are_the_subject_of_the_certificate() {
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, "kube-apiserver-kubelet-client");

@@ -1,17 +1,17 @@
-//! What a request to a kubelet asks for, and how the remote API server is asked the same.
+//! Requests to the kubelet API, translated to requests to the remote API server.
 
-/// What is asked for.
+/// A request to the kubelet API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KubeletRequest {
-    /// Whether anybody is there.
+    /// The health check.
     Health,
     /// The pods of the node.
     Pods,
-    /// Something of one pod.
+    /// A subresource of a pod.
     Pod(Call),
 }
 
-/// What is asked of a pod.
+/// A request for a subresource of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub namespace: String,
@@ -20,7 +20,7 @@ pub(super) struct Call {
     query: String,
 }
 
-/// What the log of a container can be asked with.
+/// Query parameters of container logs.
 const LOG_OPTIONS: [&str; 8] = [
     "follow",
     "previous",
@@ -32,7 +32,7 @@ const LOG_OPTIONS: [&str; 8] = [
     "stream",
 ];
 
-/// A kubelet calls the streams from its own point of view.
+/// Query parameters of streams: of the kubelet API, and of the API server.
 const STREAMS: [(&str, &str); 4] =
     [("input", "stdin"), ("output", "stdout"), ("error", "stderr"), ("tty", "tty")];
 
@@ -80,21 +80,20 @@ impl Call {
         }))
     }
 
-    /// Path and query of the same thing at the remote API server, where the pod's namespace has
-    /// this name.
-    pub(super) fn path_there(&self, namespace: &str) -> String {
+    /// Path and query of the request to the remote API server. `namespace` is the twin namespace.
+    pub(super) fn remote_path(&self, namespace: &str) -> String {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{}/{}", self.pod, self.subresource);
         if self.query.is_empty() { path } else { format!("{path}?{}", self.query) }
     }
 }
 
-/// Names go into a path as they are.
+/// Names are not escaped in the path.
 fn is_name(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
         && text.bytes().any(|b| b != b'.')
 }
 
-/// Names and values of a query, encoded as they came.
+/// Names and values of a query, still percent-encoded.
 fn options(query: &str) -> impl Iterator<Item = (&str, &str)> {
     query
         .split('&')
@@ -133,40 +132,43 @@ fn port_query(query: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn there(path: &str, query: &str) -> Option<String> {
+    fn translated(path: &str, query: &str) -> Option<String> {
         match KubeletRequest::parse(path, query)? {
-            KubeletRequest::Pod(call) => Some(call.path_there("shop-rome")),
+            KubeletRequest::Pod(call) => Some(call.remote_path("shop-rome")),
             _ => None,
         }
     }
 
     #[test]
-    fn logs_are_asked_for_with_the_same_options() {
+    fn log_requests_keep_their_options() {
         assert_eq!(
-            there("/containerLogs/shop/web-0/web", "follow=true&tailLines=5&x=1").unwrap(),
+            translated("/containerLogs/shop/web-0/web", "follow=true&tailLines=5&x=1").unwrap(),
             "/api/v1/namespaces/shop-rome/pods/web-0/log?container=web&follow=true&tailLines=5"
         );
     }
 
     #[test]
-    fn streams_have_other_names_there() {
+    fn stream_parameters_are_renamed() {
         let expected = "/api/v1/namespaces/shop-rome/pods/web/exec?container=web&command=a%20b\
                         &command=c&stdin=true&stdout=true&tty=false";
         let query = "command=a%20b&command=c&input=1&output=1&tty=0";
-        assert_eq!(there("/exec/shop/web/web", query).unwrap(), expected);
-        assert_eq!(there("/exec/shop/web/0b2f/web", query).unwrap(), expected);
-        assert!(there("/attach/shop/web/web", "").unwrap().ends_with("/attach?container=web"));
+        assert_eq!(translated("/exec/shop/web/web", query).unwrap(), expected);
+        assert_eq!(translated("/exec/shop/web/0b2f/web", query).unwrap(), expected);
+        assert!(translated("/attach/shop/web/web", "").unwrap().ends_with("/attach?container=web"));
     }
 
     #[test]
-    fn ports_can_be_given_or_come_with_the_streams() {
+    fn port_forward_works_with_and_without_a_port_parameter() {
         let path = "/api/v1/namespaces/shop-rome/pods/web/portforward";
-        assert_eq!(there("/portForward/shop/web", "").unwrap(), path);
-        assert_eq!(there("/portForward/shop/web", "port=80").unwrap(), format!("{path}?ports=80"));
+        assert_eq!(translated("/portForward/shop/web", "").unwrap(), path);
+        assert_eq!(
+            translated("/portForward/shop/web", "port=80").unwrap(),
+            format!("{path}?ports=80")
+        );
     }
 
     #[test]
-    fn nothing_else_gets_through() {
+    fn other_requests_are_rejected() {
         for path in
             ["/", "/run/a/b/c", "/containerLogs/a/b", "/exec/a/..%2fb/c", "/exec/a/../c", "/logs/x"]
         {

@@ -1,5 +1,5 @@
-//! Passes a request on to the remote API server: an answer as it comes, or, once both sides have
-//! agreed on another protocol (SPDY or WebSocket), whatever bytes either side sends.
+//! Forwards a request to the remote API server and returns its response. After an upgrade to SPDY
+//! or WebSocket, bytes are copied in both directions.
 
 use http::{
     HeaderName, Request, Response, StatusCode,
@@ -20,8 +20,8 @@ use super::{Body, text};
 
 const STREAM_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
-/// What either side has to know of the other.
-const PASSED: [HeaderName; 10] = [
+/// Headers that are forwarded in both directions.
+const FORWARDED: [HeaderName; 10] = [
     ACCEPT,
     CONNECTION,
     CONTENT_TYPE,
@@ -34,26 +34,26 @@ const PASSED: [HeaderName; 10] = [
     SEC_WEBSOCKET_VERSION,
 ];
 
-/// Asks the remote API server, and answers what it answers. Bytes after a change of protocol are
-/// copied in `streams`.
-pub(super) async fn pass_on(
+/// Forwards a request to the remote API server and returns its response. Upgraded connections are
+/// copied by tasks of `streams`.
+pub(super) async fn forward(
     remote: &Client,
     mut request: Request<Incoming>,
     path: &str,
     streams: &Background,
 ) -> Response<Body> {
-    let mut asked = Request::new(kube::client::Body::empty());
-    *asked.method_mut() = request.method().clone();
+    let mut forwarded = Request::new(kube::client::Body::empty());
+    *forwarded.method_mut() = request.method().clone();
     match path.parse() {
-        Ok(uri) => *asked.uri_mut() = uri,
+        Ok(uri) => *forwarded.uri_mut() = uri,
         Err(error) => return text(StatusCode::BAD_REQUEST, &format!("{path}: {error}")),
     }
-    copy_headers(request.headers(), asked.headers_mut());
-    asked.extensions_mut().insert(Unlimited);
-    let mut answer = match remote.send(asked).await {
+    copy_headers(request.headers(), forwarded.headers_mut());
+    forwarded.extensions_mut().insert(Unlimited);
+    let mut answer = match remote.send(forwarded).await {
         Ok(answer) => answer,
         Err(error) => {
-            let why = format!("ask the remote cluster's API server for {path}: {error}");
+            let why = format!("forward {path} to the remote API server: {error}");
             return text(StatusCode::BAD_GATEWAY, &why);
         }
     };
@@ -70,17 +70,17 @@ pub(super) async fn pass_on(
             Ok((here, there)) => {
                 let (mut here, mut there) = (TokioIo::new(here), TokioIo::new(there));
                 if let Err(error) = copy_bidirectional(&mut here, &mut there).await {
-                    debug!("a stream to the remote cluster ended: {error}");
+                    debug!("stream to the remote cluster ended: {error}");
                 }
             }
-            Err(error) => debug!("switch protocols: {error}"),
+            Err(error) => debug!("upgrade the connection to a stream: {error}"),
         }
     });
     response.map(|()| kube::client::Body::empty().map_err(Into::into).boxed_unsync())
 }
 
 fn copy_headers(from: &http::HeaderMap, to: &mut http::HeaderMap) {
-    for name in PASSED {
+    for name in FORWARDED {
         for value in from.get_all(&name) {
             to.append(name.clone(), value.clone());
         }

@@ -1,5 +1,5 @@
-//! TLS of the kubelet API: a certificate of our own with this pod's address, and clients by the
-//! authority that this cluster's API server takes client certificates from.
+//! TLS of the kubelet API: a self-signed certificate with this pod's address, and clients with a
+//! certificate of the client CA of this cluster's API server.
 
 use std::{
     net::IpAddr,
@@ -25,26 +25,26 @@ const CLIENT_CA: &str = "client-ca-file";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    #[error("make a serving certificate")]
+    #[error("create the serving certificate of the kubelet API")]
     Certificate(#[from] rcgen::Error),
-    #[error("set up TLS")]
+    #[error("configure TLS of the kubelet API")]
     Setup(#[from] rustls::Error),
-    #[error("take client certificates of this authority")]
+    #[error("use the client CA in ConfigMap {NAMESPACE}/{AUTHENTICATION}")]
     Clients(#[from] rustls::server::VerifierBuilderError),
-    #[error("read the certificates in ConfigMap {NAMESPACE}/{AUTHENTICATION}")]
+    #[error("parse {CLIENT_CA} in ConfigMap {NAMESPACE}/{AUTHENTICATION}")]
     Authority(#[from] rustls::pki_types::pem::Error),
-    #[error("ConfigMap {NAMESPACE}/{AUTHENTICATION} has not been read yet")]
+    #[error("no {CLIENT_CA} in ConfigMap {NAMESPACE}/{AUTHENTICATION}, or not read yet")]
     NoAuthority,
-    #[error("shake hands")]
+    #[error("TLS handshake")]
     Handshake(#[from] std::io::Error),
 }
 
-/// How connections are accepted.
+/// Accepts TLS connections.
 pub(super) struct Tls {
     serving: Serving,
     authority: Watched<ConfigMap>,
-    /// Made of the authority that has this version.
-    made: Mutex<Option<(Option<String>, Arc<ServerConfig>)>>,
+    /// The configuration for this resourceVersion of the ConfigMap.
+    cached: Mutex<Option<(Option<String>, Arc<ServerConfig>)>>,
 }
 
 impl Tls {
@@ -53,36 +53,36 @@ impl Tls {
         Ok(Self {
             serving: Serving::new(address)?,
             authority: Watched::new(api, named(AUTHENTICATION)),
-            made: Mutex::default(),
+            cached: Mutex::default(),
         })
     }
 
-    /// A connection, and who is at the other end if that was shown.
+    /// Accepts a connection. `None`: the caller has presented no certificate.
     pub(super) async fn accept(
         &self,
         stream: TcpStream,
     ) -> Result<(TlsStream<TcpStream>, Option<Caller>), TlsError> {
         let stream = TlsAcceptor::from(self.config()?).accept(stream).await?;
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let caller = shown.and_then(|certificate| Caller::of(certificate));
+        let presented = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let caller = presented.and_then(|certificate| Caller::of(certificate));
         Ok((stream, caller))
     }
 
     fn config(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let found = self.authority.get(NAMESPACE, AUTHENTICATION).ok_or(TlsError::NoAuthority)?;
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((version, config)) = &*made
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((version, config)) = &*cached
             && *version == found.resource_version()
         {
             return Ok(config.clone());
         }
         let config = self.serving.config(&found)?;
-        *made = Some((found.resource_version(), config.clone()));
+        *cached = Some((found.resource_version(), config.clone()));
         Ok(config)
     }
 }
 
-/// Our own certificate.
+/// The serving certificate.
 struct Serving {
     certificate: CertificateDer<'static>,
     key: PrivatePkcs8KeyDer<'static>,
@@ -90,9 +90,9 @@ struct Serving {
 
 impl Serving {
     fn new(address: IpAddr) -> Result<Self, TlsError> {
-        let made = rcgen::generate_simple_self_signed([address.to_string()])?;
-        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        Ok(Self { certificate: made.cert.der().clone(), key })
+        let generated = rcgen::generate_simple_self_signed([address.to_string()])?;
+        let key = PrivatePkcs8KeyDer::from(generated.signing_key.serialize_der());
+        Ok(Self { certificate: generated.cert.der().clone(), key })
     }
 
     fn config(&self, authority: &ConfigMap) -> Result<Arc<ServerConfig>, TlsError> {
@@ -103,7 +103,7 @@ impl Serving {
             roots.add(certificate?)?;
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        // Whoever shows no certificate hears so in an answer, not in a broken handshake.
+        // A caller without a certificate gets a 401 instead of a failed handshake.
         let clients =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .allow_unauthenticated()

@@ -1,5 +1,5 @@
-//! The cluster that offloads: its kubelet, what it knows of its peers, and a namespace that is in
-//! all of them.
+//! The home cluster: its kubelet, the objects of its peerings, and a namespace that is offloaded to
+//! all peers.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use tombolo_testing::{Namespaced, Side, condition};
 pub const NAMESPACE: &str = "shop";
 pub const TWIN: &str = "shop-rome";
 
-/// Rome, and its kubelet.
+/// Rome and its kubelet.
 pub struct Home {
     pub rome: Side,
     shutdown: Shutdown,
@@ -57,8 +57,8 @@ impl Home {
         self.kubelet.await.expect("the kubelet ends");
     }
 
-    /// All that a peering with this cluster comes to.
-    pub async fn joins(&self, peer: &Side) {
+    /// Creates all objects of an established peering.
+    pub async fn peers_with(&self, peer: &Side) {
         self.rome.knows(peer).await;
         has_twin(peer, &tenant_namespace(&self.rome.settings.cluster_name)).await;
         let (there, end) = (peer.client.clone(), self.shutdown.clone());
@@ -71,8 +71,8 @@ impl Home {
         let tenant = tenant_namespace(&peer.settings.cluster_name);
         let connected = json!({ "conditions": [condition("TunnelEndpoint", "True")] });
         let clusters = self.rome.all::<ForeignCluster>();
-        let said = writer::apply_status(&clusters, "test-network", name, &connected).await;
-        said.expect("a status");
+        let written = writer::apply_status(&clusters, "test-network", name, &connected).await;
+        written.expect("a status");
         let (spec, status) = tunnel(id);
         self.rome.put_in::<TunnelEndpoint>(&tenant, name, json!({ "spec": spec })).await;
         self.rome.put_status_in::<TunnelEndpoint>(&tenant, name, status).await;
@@ -96,8 +96,8 @@ impl Home {
         self.rome.put_status_in::<ResourceOffer>(&tenant, name, accepted).await;
     }
 
-    /// A peer does not offer any more.
-    pub async fn is_given_back_by(&self, peer: &str) {
+    /// Withdraws the offer of a peer.
+    pub async fn offer_is_withdrawn_by(&self, peer: &str) {
         let offers = self.rome.within::<ResourceOffer>(&format!("liqo-tenant-{peer}"));
         let patch = json!({ "spec": { "withdrawalTimestamp": "2026-01-01T00:00:00Z" } });
         let patched = offers.patch(peer, &PatchParams::default(), &Patch::Merge(patch)).await;
@@ -111,7 +111,7 @@ impl Home {
         eventually(&format!("Ready of {node} is {wanted}"), ask, is_wanted).await;
     }
 
-    /// When the readiness of a node has last changed.
+    /// Last transition time of the condition Ready of a node.
     pub async fn ready_since(&self, node: &str) -> Value {
         self.ready(node).await.expect("a node with a condition").1
     }
@@ -122,8 +122,8 @@ impl Home {
         Some((ready.status, json!(ready.last_transition_time)))
     }
 
-    /// A pod that the scheduler would have put there.
-    pub async fn binds(&self, pod: &str, node: &str) {
+    /// Creates a pod that is bound to a node.
+    pub async fn creates_pod_on(&self, pod: &str, node: &str) {
         let container = json!({ "name": "it", "image": "toolbox" });
         let toleration = json!({ "key": VIRTUAL_NODE_TAINT, "operator": "Exists" });
         let spec = json!({
@@ -132,17 +132,17 @@ impl Home {
         self.rome.put_in::<Pod>(NAMESPACE, pod, json!({ "spec": spec })).await;
     }
 
-    /// Objects of all kinds that are reflected, which say this.
-    pub async fn says_in_all_kinds(&self, said: &str) {
-        let metadata = json!({ "labels": { "said": said } });
-        let map = json!({ "metadata": metadata, "data": { "said": said } });
+    /// Writes an object of each reflected kind with this value.
+    pub async fn writes_all_kinds(&self, value: &str) {
+        let metadata = json!({ "labels": { "value": value } });
+        let map = json!({ "metadata": metadata, "data": { "value": value } });
         self.rome.put_in::<ConfigMap>(NAMESPACE, "web", map).await;
-        let secret = json!({ "metadata": metadata, "stringData": { "said": said } });
+        let secret = json!({ "metadata": metadata, "stringData": { "value": value } });
         self.rome.put_in::<Secret>(NAMESPACE, "web", secret).await;
         let service = json!({ "metadata": metadata, "spec": { "ports": [{ "port": 80 }] } });
         self.rome.put_in::<Service>(NAMESPACE, "web", service).await;
         let slice = json!({
-            "metadata": { "labels": { "said": said, "kubernetes.io/service-name": "web" } },
+            "metadata": { "labels": { "value": value, "kubernetes.io/service-name": "web" } },
             "addressType": "IPv4",
             "endpoints": [{ "addresses": ["10.244.1.5"], "conditions": { "ready": true } }],
             "ports": [{ "port": 80 }],
@@ -150,20 +150,21 @@ impl Home {
         self.rome.put_in::<EndpointSlice>(NAMESPACE, "web-1", slice).await;
     }
 
-    pub async fn is_said_in_all_kinds(&self, peer: &Side, said: &str) {
-        is_said::<ConfigMap>(peer, "web", said).await;
-        is_said::<Secret>(peer, "web", said).await;
-        is_said::<Service>(peer, "web", said).await;
-        is_said::<ShadowEndpointSlice>(peer, "web-1", said).await;
+    /// Waits until the copies in a peer have this value.
+    pub async fn all_kinds_are_in(&self, peer: &Side, value: &str) {
+        has_value::<ConfigMap>(peer, "web", value).await;
+        has_value::<Secret>(peer, "web", value).await;
+        has_value::<Service>(peer, "web", value).await;
+        has_value::<ShadowEndpointSlice>(peer, "web-1", value).await;
     }
 }
 
-async fn is_said<K: Namespaced>(peer: &Side, name: &str, said: &str) {
-    let says = |object: &K| object.labels().get("said").is_some_and(|word| word == said);
-    peer.until_in::<K>(TWIN, name, says).await;
+async fn has_value<K: Namespaced>(peer: &Side, name: &str, value: &str) {
+    let is_current = |object: &K| object.labels().get("value").is_some_and(|it| it == value);
+    peer.until_in::<K>(TWIN, name, is_current).await;
 }
 
-/// The twin namespace in a peer, in which whoever is in the tenant namespace may do everything.
+/// Creates the twin namespace in a peer, with all rights for the accounts of the tenant namespace.
 async fn has_twin(peer: &Side, tenant: &str) {
     peer.put::<Namespace>(TWIN, json!({})).await;
     let role = json!({
@@ -177,7 +178,7 @@ async fn has_twin(peer: &Side, tenant: &str) {
     peer.put_in::<RoleBinding>(TWIN, "rome", binding).await;
 }
 
-/// The names of the networks, with this peer.
+/// Spec and status of the TunnelEndpoint of a peer.
 fn tunnel(id: &str) -> (Value, Value) {
     let spec = json!({
         "clusterID": id, "podCIDR": "10.244.0.0/16", "externalCIDR": "10.70.0.0/16",

@@ -1,5 +1,5 @@
-//! One process, the virtual nodes of two peers: each is about its own cluster and nothing else, and
-//! what is reflected to both is watched once.
+//! One process with the virtual nodes of two peers: the nodes are independent of each other, and
+//! objects that are reflected to both peers are watched once.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -29,27 +29,27 @@ async fn one_process_serves_the_nodes_of_all_peers() {
     let home = Home::start(bed.cluster("rome")).await;
     let before = watches::of_namespaces(&home.rome).await;
 
-    home.joins(&milan).await;
+    home.peers_with(&milan).await;
     home.is_ready("liqo-milan", true).await;
-    all_kinds_follow(&home, &[&milan], "1").await;
+    all_kinds_are_reflected(&home, &[&milan], "1").await;
     let with_one = watches::of_namespaces(&home.rome).await;
     let reflected = ["configmaps", "endpointslices", "secrets", "services"];
     assert_eq!(started(&before, &with_one), reflected.map(|kind| (kind, 1)).into());
     let of_peerings = watches::of_peerings(&home.rome).await;
 
-    home.joins(&naples).await;
+    home.peers_with(&naples).await;
     home.is_ready("liqo-naples", true).await;
-    all_kinds_follow(&home, &[&milan, &naples], "2").await;
+    all_kinds_are_reflected(&home, &[&milan, &naples], "2").await;
     assert_eq!(watches::of_namespaces(&home.rome).await, with_one, "each kind is watched once");
     assert_eq!(watches::of_peerings(&home.rome).await, of_peerings);
 
-    pods_run_where_their_node_stands_for(&home, &milan, &naples).await;
-    one_that_is_lost_is_not_missed_by_the_other(&home, &milan, &naples).await;
-    an_offer_that_is_withdrawn_takes_only_its_own_node(&home, &milan, &naples).await;
+    pods_run_in_the_cluster_of_their_node(&home, &milan, &naples).await;
+    the_loss_of_one_cluster_does_not_affect_the_other(&home, &milan, &naples).await;
+    a_withdrawn_offer_removes_only_its_own_node(&home, &milan, &naples).await;
     home.end().await;
 }
 
-/// Watches that there were not before, or not so many of.
+/// Watches that were started since `before`.
 fn started<'a>(
     before: &BTreeMap<String, u32>,
     after: &'a BTreeMap<String, u32>,
@@ -61,61 +61,61 @@ fn started<'a>(
     after.iter().filter_map(more).collect()
 }
 
-/// Once a change has come after the object itself, it is by a watch, not by a first list.
-async fn all_kinds_follow(home: &Home, peers: &[&Side], round: &str) {
+/// The second change arrives by a watch, not by the first list.
+async fn all_kinds_are_reflected(home: &Home, peers: &[&Side], round: &str) {
     for value in ["first", "second"] {
-        home.says_in_all_kinds(&format!("{round}-{value}")).await;
+        home.writes_all_kinds(&format!("{round}-{value}")).await;
         for peer in peers {
-            home.is_said_in_all_kinds(peer, &format!("{round}-{value}")).await;
+            home.all_kinds_are_in(peer, &format!("{round}-{value}")).await;
         }
     }
 }
 
-async fn pods_run_where_their_node_stands_for(home: &Home, milan: &Side, naples: &Side) {
-    home.binds("to-milan", "liqo-milan").await;
-    home.binds("to-naples", "liqo-naples").await;
+async fn pods_run_in_the_cluster_of_their_node(home: &Home, milan: &Side, naples: &Side) {
+    home.creates_pod_on("to-milan", "liqo-milan").await;
+    home.creates_pod_on("to-naples", "liqo-naples").await;
     milan.until_in::<ShadowPod>(home::TWIN, "to-milan", |_| true).await;
     naples.until_in::<ShadowPod>(home::TWIN, "to-naples", |_| true).await;
     assert_eq!(milan.get_in::<ShadowPod>(home::TWIN, "to-naples").await, None);
     assert_eq!(naples.get_in::<ShadowPod>(home::TWIN, "to-milan").await, None);
 }
 
-async fn one_that_is_lost_is_not_missed_by_the_other(home: &Home, milan: &Side, naples: &Side) {
-    let lost = milan.cluster.stop(1, Component::ApiServer).expect("it stops");
-    home.is_ready("liqo-milan", false).await;
-    let since = home.ready_since("liqo-naples").await;
-    home.says_in_all_kinds("meanwhile").await;
-    home.is_said_in_all_kinds(naples, "meanwhile").await;
-    home.binds("meanwhile", "liqo-naples").await;
-    naples.until_in::<ShadowPod>(home::TWIN, "meanwhile", |_| true).await;
-    home.is_ready("liqo-naples", true).await;
-    assert_eq!(home.ready_since("liqo-naples").await, since, "it has been ready all the time");
-
-    lost.undo().expect("it starts again");
-    home.is_ready("liqo-milan", true).await;
-    home.is_said_in_all_kinds(milan, "meanwhile").await;
-    assert_eq!(home.ready_since("liqo-naples").await, since, "it has been ready all the time");
-}
-
-async fn an_offer_that_is_withdrawn_takes_only_its_own_node(
+async fn the_loss_of_one_cluster_does_not_affect_the_other(
     home: &Home,
     milan: &Side,
     naples: &Side,
 ) {
+    let lost = milan.cluster.stop(1, Component::ApiServer).expect("it stops");
+    home.is_ready("liqo-milan", false).await;
+    let since = home.ready_since("liqo-naples").await;
+    home.writes_all_kinds("meanwhile").await;
+    home.all_kinds_are_in(naples, "meanwhile").await;
+    home.creates_pod_on("meanwhile", "liqo-naples").await;
+    naples.until_in::<ShadowPod>(home::TWIN, "meanwhile", |_| true).await;
+    home.is_ready("liqo-naples", true).await;
+    assert_eq!(home.ready_since("liqo-naples").await, since, "it was ready all the time");
+
+    lost.undo().expect("it starts again");
+    home.is_ready("liqo-milan", true).await;
+    home.all_kinds_are_in(milan, "meanwhile").await;
+    assert_eq!(home.ready_since("liqo-naples").await, since, "it was ready all the time");
+}
+
+async fn a_withdrawn_offer_removes_only_its_own_node(home: &Home, milan: &Side, naples: &Side) {
     let node = home.rome.get::<Node>("liqo-naples").await.expect("the other node");
-    home.is_given_back_by("milan").await;
+    home.offer_is_withdrawn_by("milan").await;
     home.rome.until_gone::<Node>("liqo-milan").await;
     milan.until_gone_in::<ShadowPod>(home::TWIN, "to-milan").await;
     home.rome.until_gone_in::<Pod>(home::NAMESPACE, "to-milan").await;
 
-    home.says_in_all_kinds("alone").await;
-    home.is_said_in_all_kinds(naples, "alone").await;
+    home.writes_all_kinds("alone").await;
+    home.all_kinds_are_in(naples, "alone").await;
     let same = home.rome.get::<Node>("liqo-naples").await.expect("the other node");
     assert_eq!(same.metadata.uid, node.metadata.uid);
     home.is_ready("liqo-naples", true).await;
     assert!(naples.get_in::<ShadowPod>(home::TWIN, "to-naples").await.is_some());
-    // What milan had is left as it was.
-    let data = |map: ConfigMap| map.data.unwrap_or_default().remove("said");
+    // The copies in milan are left unchanged.
+    let data = |map: ConfigMap| map.data.unwrap_or_default().remove("value");
     let map = milan.get_in::<ConfigMap>(home::TWIN, "web").await.expect("the copy");
     assert_eq!(data(map).as_deref(), Some("meanwhile"));
 }

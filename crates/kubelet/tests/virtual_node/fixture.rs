@@ -1,4 +1,4 @@
-//! Two clusters that have agreed on everything, and rome's virtual node.
+//! Two peered clusters, and rome's virtual node for milan.
 
 use std::net::Ipv4Addr;
 
@@ -32,7 +32,7 @@ impl Fixture {
         let bed = bed.start().await.expect("the clusters start");
         let (rome, milan) = (bed.cluster("rome").clone(), bed.cluster("milan").clone());
         let (home, remote) = tokio::join!(Side::new(&rome), Side::new(&milan));
-        let identity = be_a_provider(&remote).await;
+        let identity = set_up_provider(&remote).await;
         let (settings, client) = (settings(&home), home.client);
         let control = Shutdown::new();
         let (there, end) = (remote.client, control.clone());
@@ -42,7 +42,7 @@ impl Fixture {
         });
         let mut fixture =
             Self { bed, rome, milan, settings, client, kubelet: None, _control: control };
-        fixture.be_a_consumer(&identity).await;
+        fixture.set_up_consumer(&identity).await;
         fixture.start_kubelet();
         fixture
     }
@@ -64,7 +64,7 @@ impl Fixture {
         }
     }
 
-    async fn be_a_consumer(&self, identity: &str) {
+    async fn set_up_consumer(&self, identity: &str) {
         self.rome
             .apply(
                 "{apiVersion: v1, kind: Namespace, metadata: {name: liqo-tenant-milan}}
@@ -72,7 +72,7 @@ impl Fixture {
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}",
             )
             .await
-            .expect("the namespaces are made");
+            .expect("the namespaces are created");
         self.write(json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": { "name": "liqo-identity", "namespace": "liqo-tenant-milan" },
@@ -123,7 +123,7 @@ impl Fixture {
         self.phase("Accepted").await;
     }
 
-    /// What rome's controllers say of milan; each condition by a manager of its own.
+    /// Sets a condition of rome's ForeignCluster milan, with a field manager per condition.
     pub async fn condition(&self, kind: &str, status: &str) {
         let object = json!({
             "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ForeignCluster",
@@ -136,7 +136,7 @@ impl Fixture {
         self.write_as(&format!("test-{kind}"), object).await;
     }
 
-    /// Which namespaces are wanted in milan; all of them are there.
+    /// Sets the NamespaceMap for milan. All its twin namespaces exist.
     pub async fn map(&self, mapping: Value) {
         let there: serde_json::Map<String, Value> = mapping
             .as_object()
@@ -158,12 +158,12 @@ impl Fixture {
         .await;
     }
 
-    /// Whether rome's pods may run in milan.
+    /// Grants or revokes rome's right to run pods in milan.
     pub async fn is_guest(&self, is_guest: bool) {
         bind(&self.milan, is_guest).await;
     }
 
-    /// What rome says to the offer.
+    /// Sets the phase of milan's offer in rome.
     pub async fn phase(&self, phase: &str) {
         self.write(json!({
             "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "ResourceOffer",
@@ -211,10 +211,10 @@ impl Fixture {
 
     pub async fn json(&self, cluster: &Cluster, arguments: &[&str]) -> Value {
         let text = cluster.kubectl(&[arguments, &["-o", "json"]].concat()).await;
-        serde_json::from_str(&text.expect("kubectl answers")).expect("JSON")
+        serde_json::from_str(&text.expect("kubectl works")).expect("JSON")
     }
 
-    /// What a shell prints in which kubectl is rome's.
+    /// The output of a shell script with rome's kubectl.
     pub async fn shell(&self, script: &str) -> String {
         let mut command = tokio::process::Command::new("bash");
         command
@@ -222,9 +222,9 @@ impl Fixture {
             .env("KUBECONFIG", self.rome.kubeconfig())
             .env("PATH", self.bed.path_with_kubectl());
         let output = command.output().await.expect("bash runs");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(!said.is_empty(), "{output:?}");
-        said
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(!printed.is_empty(), "{output:?}");
+        printed
     }
 }
 
@@ -234,11 +234,11 @@ async fn says(cluster: &Cluster, arguments: &[&str], wanted: &str) {
     eventually(&what, ask, |answer| answer.trim() == wanted).await;
 }
 
-/// The tenant namespace, the twin of `shop`, and what rome may do there. Returns rome's identity.
-async fn be_a_provider(milan: &Side) -> String {
+/// Creates the tenant namespace, the twin of `shop` and rome's rights. Returns rome's identity.
+async fn set_up_provider(milan: &Side) -> String {
     let roles = include_str!("../../../tombolo/manifests/roles.yaml");
     let (_comment, roles) = roles.split_once('\n').expect("a comment of the templates");
-    milan.cluster.apply(roles).await.expect("the roles are made");
+    milan.cluster.apply(roles).await.expect("the roles are created");
     milan
         .cluster
         .apply(
@@ -250,17 +250,17 @@ async fn be_a_provider(milan: &Side) -> String {
 ",
         )
         .await
-        .expect("the tenant is made");
+        .expect("the tenant is created");
     bind(&milan.cluster, true).await;
     milan.kubeconfig_of("liqo-tenant-rome", "rome").await
 }
 
-/// As milan's controllers bind roles in the twin: by one as long as rome's pods may run there, by the
-/// other when that is over.
+/// Binds the roles in the twin as milan's controllers do: one during the peering, the other after
+/// its end.
 async fn bind(milan: &Cluster, is_guest: bool) {
-    for (role, counts) in [("liqo-twin", is_guest), ("liqo-twin-ending", !is_guest)] {
+    for (role, is_bound) in [("liqo-twin", is_guest), ("liqo-twin-ending", !is_guest)] {
         let rome = "{kind: ServiceAccount, name: rome, namespace: liqo-tenant-rome}";
-        let subjects = if counts { rome } else { "" };
+        let subjects = if is_bound { rome } else { "" };
         let binding = format!(
             "apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
@@ -272,7 +272,7 @@ subjects: [{subjects}]"
     }
 }
 
-/// The kubelet runs on the machine's own leg in the network of the clusters.
+/// The kubelet runs on this machine, with its address in the network of the clusters.
 fn settings(rome: &Side) -> Settings {
     let node = rome.cluster.node(1).address();
     let [a, b, c, _] = node.octets();

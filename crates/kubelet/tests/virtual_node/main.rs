@@ -1,5 +1,5 @@
-//! Rome's virtual node for milan, on two real clusters without a network between their pods: what
-//! the controllers would agree on is written by hand.
+//! Rome's virtual node for milan, on two real clusters without a network between their pods. The
+//! test writes the objects of the peering itself.
 
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]
 
@@ -13,25 +13,25 @@ const READY: &str = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
 const PHASE: &str = "jsonpath={.status.phase}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_a_virtual_node_run_in_the_other_cluster() {
+async fn pods_of_a_virtual_node_run_in_the_remote_cluster() {
     let mut fixture = Fixture::start().await;
-    the_node_is_what_was_offered(&fixture).await;
-    a_pod_runs_there(&fixture).await;
+    the_node_has_the_offered_resources(&fixture).await;
+    a_pod_runs_in_the_remote_cluster(&fixture).await;
     logs_exec_and_port_forward_work(&fixture).await;
     an_attached_terminal_reaches_the_process(&fixture).await;
-    a_pod_deleted_there_is_made_again(&fixture).await;
-    labels_follow(&fixture).await;
+    a_pod_deleted_in_the_remote_cluster_is_recreated(&fixture).await;
+    label_changes_are_copied(&fixture).await;
     a_job_finishes_once(&fixture).await;
-    what_can_not_run_there_waits_and_says_why(&fixture).await;
-    losing_the_tunnel_is_seen_at_once(&fixture).await;
-    a_deleted_node_comes_back(&fixture).await;
-    a_deleted_pod_goes_on_both_sides(&fixture).await;
-    a_restart_loses_nothing(&mut fixture).await;
-    a_namespace_that_is_not_offloaded_any_more_is_left(&fixture).await;
-    a_refused_offer_leaves_nothing(&fixture).await;
+    a_pod_that_can_not_run_is_pending_with_a_reason(&fixture).await;
+    loss_of_the_tunnel_is_shown_at_once(&fixture).await;
+    a_deleted_node_is_recreated(&fixture).await;
+    a_deleted_pod_is_deleted_in_both_clusters(&fixture).await;
+    deletions_during_a_restart_are_found(&mut fixture).await;
+    pods_of_a_namespace_that_is_no_longer_offloaded_are_evicted(&fixture).await;
+    a_refused_offer_leaves_nothing_behind(&fixture).await;
 }
 
-async fn the_node_is_what_was_offered(f: &Fixture) {
+async fn the_node_has_the_offered_resources(f: &Fixture) {
     f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
     let cpu = "jsonpath={.status.allocatable.cpu}";
     f.rome_says(&["get", "node", "liqo-milan", "-o", cpu], "1500m").await;
@@ -45,7 +45,7 @@ async fn the_node_is_what_was_offered(f: &Fixture) {
     f.rome_says(&lease, "liqo-milan").await;
 }
 
-async fn a_pod_runs_there(f: &Fixture) {
+async fn a_pod_runs_in_the_remote_cluster(f: &Fixture) {
     f.rome.apply(include_str!("web.yaml")).await.expect("the Deployment applies");
     f.rome.deployed("shop", "web").await.expect("the pods run");
     let home = f.json(&f.rome, &["get", "pods", "-n", "shop", "-l", "app=web"]).await;
@@ -79,7 +79,7 @@ async fn logs_exec_and_port_forward_work(f: &Fixture) {
     assert!(lines[2].starts_with("web-"), "{said}");
 }
 
-/// What is typed into an attached terminal reaches the process, and its output comes back.
+/// Input of an attached terminal reaches the process, and its output comes back.
 async fn an_attached_terminal_reaches_the_process(f: &Fixture) {
     f.rome.apply(include_str!("echo.yaml")).await.expect("the pod applies");
     f.rome_says(&["get", "pod", "-n", "shop", "echo", "-o", PHASE], "Running").await;
@@ -95,7 +95,7 @@ async fn an_attached_terminal_reaches_the_process(f: &Fixture) {
     f.rome.kubectl(&["delete", "pod", "-n", "shop", "echo"]).await.expect("it goes");
 }
 
-async fn a_pod_deleted_there_is_made_again(f: &Fixture) {
+async fn a_pod_deleted_in_the_remote_cluster_is_recreated(f: &Fixture) {
     let uid =
         ["get", "pods", "-n", "shop", "-l", "app=web", "-o", "jsonpath={.items[0].metadata.uid}"];
     let there = [
@@ -114,12 +114,12 @@ async fn a_pod_deleted_there_is_made_again(f: &Fixture) {
     let another = async || f.milan.kubectl(&there).await.unwrap();
     eventually("another pod", another, |now| !now.is_empty() && *now != before).await;
     f.rome.deployed("shop", "web").await.expect("it runs again");
-    assert_eq!(f.rome.kubectl(&uid).await.unwrap(), home, "it is the same pod at home");
+    assert_eq!(f.rome.kubectl(&uid).await.unwrap(), home, "it is the same local pod");
     let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
     let restarts = ["get", "pods", "-n", "shop", "-l", "app=web", "-o", restarts];
     f.rome_says(&restarts, "1").await;
 
-    // So is a ShadowPod.
+    // A deleted ShadowPod is recreated too.
     let shadows =
         ["get", "shadowpods", "-n", "shop-rome", "-o", "jsonpath={.items[*].metadata.uid}"];
     let before = f.milan.kubectl(&shadows).await.unwrap();
@@ -127,11 +127,11 @@ async fn a_pod_deleted_there_is_made_again(f: &Fixture) {
     let another = async || f.milan.kubectl(&shadows).await.unwrap();
     eventually("another ShadowPod", another, |now| !now.is_empty() && *now != before).await;
     f.rome.deployed("shop", "web").await.expect("it runs again");
-    assert_eq!(f.rome.kubectl(&uid).await.unwrap(), home, "it is the same pod at home");
+    assert_eq!(f.rome.kubectl(&uid).await.unwrap(), home, "it is the same local pod");
     f.rome_says(&restarts, "2").await;
 }
 
-async fn labels_follow(f: &Fixture) {
+async fn label_changes_are_copied(f: &Fixture) {
     f.rome.kubectl(&["label", "pods", "-n", "shop", "-l", "app=web", "colour=red"]).await.unwrap();
     let there = ["get", "pods", "-n", "shop-rome", "-l", "colour=red", "-o", "name"];
     let labelled = async || f.milan.kubectl(&there).await.unwrap();
@@ -164,7 +164,7 @@ async fn a_job_finishes_once(f: &Fixture) {
     .await;
 }
 
-async fn what_can_not_run_there_waits_and_says_why(f: &Fixture) {
+async fn a_pod_that_can_not_run_is_pending_with_a_reason(f: &Fixture) {
     f.rome.apply(include_str!("stuck.yaml")).await.expect("the pods apply");
     let node = "spec.nodeName=liqo-milan";
     let daemon = [
@@ -193,7 +193,7 @@ async fn what_can_not_run_there_waits_and_says_why(f: &Fixture) {
     }
 }
 
-async fn losing_the_tunnel_is_seen_at_once(f: &Fixture) {
+async fn loss_of_the_tunnel_is_shown_at_once(f: &Fixture) {
     let pod = [
         "get",
         "pods",
@@ -216,23 +216,23 @@ async fn losing_the_tunnel_is_seen_at_once(f: &Fixture) {
     f.rome_says(&pod, "True").await;
 }
 
-async fn a_deleted_node_comes_back(f: &Fixture) {
+async fn a_deleted_node_is_recreated(f: &Fixture) {
     f.rome.kubectl(&["delete", "node", "liqo-milan"]).await.unwrap();
     f.rome_says(&["get", "node", "liqo-milan", "-o", READY], "True").await;
     f.rome.deployed("shop", "web").await.expect("it still runs");
 }
 
-async fn a_deleted_pod_goes_on_both_sides(f: &Fixture) {
+async fn a_deleted_pod_is_deleted_in_both_clusters(f: &Fixture) {
     let pod = include_str!("slow.yaml");
     f.rome.apply(pod).await.expect("the pod applies");
     f.rome_says(&["get", "pod", "-n", "shop", "slow", "-o", PHASE], "Running").await;
-    // It ignores the signal: without the shorter grace it would take five minutes.
+    // It ignores SIGTERM: with its own grace period the deletion would take five minutes.
     f.rome.kubectl(&["delete", "pod", "-n", "shop", "slow", "--grace-period=1"]).await.unwrap();
     let there = ["get", "pods,shadowpods", "-n", "shop-rome", "-l", "app=slow", "-o", "name"];
     f.milan_says(&there, "").await;
 }
 
-async fn a_restart_loses_nothing(f: &mut Fixture) {
+async fn deletions_during_a_restart_are_found(f: &mut Fixture) {
     f.rome.apply(include_str!("slow.yaml")).await.expect("the pod applies");
     f.rome_says(&["get", "pod", "-n", "shop", "slow", "-o", PHASE], "Running").await;
     f.stop_kubelet().await;
@@ -248,7 +248,7 @@ async fn a_restart_loses_nothing(f: &mut Fixture) {
             .iter()
             .all(|s| s["metadata"]["deletionTimestamp"].is_string())
     };
-    eventually("the ShadowPod goes", going, |going| *going).await;
+    eventually("the ShadowPod is deleted", going, |going| *going).await;
     f.milan
         .kubectl(&["delete", "pod", "-n", "shop-rome", "slow", "--grace-period=0", "--force"])
         .await
@@ -258,7 +258,7 @@ async fn a_restart_loses_nothing(f: &mut Fixture) {
     eventually("logs at the new port", logs, Result::is_ok).await.unwrap();
 }
 
-async fn a_namespace_that_is_not_offloaded_any_more_is_left(f: &Fixture) {
+async fn pods_of_a_namespace_that_is_no_longer_offloaded_are_evicted(f: &Fixture) {
     f.map(json!({})).await;
     let unscheduled = [
         "get",
@@ -275,10 +275,10 @@ async fn a_namespace_that_is_not_offloaded_any_more_is_left(f: &Fixture) {
     f.rome.deployed("shop", "web").await.expect("it runs again");
 }
 
-/// Also when milan, which has refused, only lets us end what is there.
-async fn a_refused_offer_leaves_nothing(f: &Fixture) {
+/// Rome may only delete its objects in milan after the refusal.
+async fn a_refused_offer_leaves_nothing_behind(f: &Fixture) {
     f.is_guest(false).await;
-    // How soon they are to end can't be said there any more; that they are, it can.
+    // The grace period can't be set in milan any more, but the pods can be deleted.
     let there = "--field-selector=spec.nodeName=liqo-milan";
     let sooner = ["delete", "pods", "-n", "shop", there, "--grace-period=2", "--wait=false"];
     f.rome.kubectl(&sooner).await.expect("they are deleted");

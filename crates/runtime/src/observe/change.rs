@@ -1,5 +1,5 @@
-//! Changes of objects, each with the object as it was before: what a change concerns may depend on
-//! a field that has just lost its value.
+//! Changes of objects, each with the object before and after: the keys that a change concerns may
+//! depend on the old value of a field.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,19 +18,19 @@ pub struct Change<'a, K> {
 }
 
 impl<'a, K> Change<'a, K> {
-    /// The object before and after, as far as it was there.
+    /// The object before and after, if it existed.
     pub fn both(&self) -> impl Iterator<Item = &'a K> + use<'a, K> {
         self.before.into_iter().chain(self.after)
     }
 
-    /// Whether `field` has another value now, which it also has if the object is new or gone.
+    /// Whether `field` has changed. It has if the object is new or gone.
     pub fn is_of<Field: PartialEq>(&self, field: impl Fn(&'a K) -> Field) -> bool {
         self.before.map(&field) != self.after.map(&field)
     }
 }
 
 impl<K: Object> Watched<K> {
-    /// Enqueues the keys that each change concerns, as long as somebody takes them. At first, all
+    /// Enqueues the keys that each change concerns, until the queue is closed. At first, all
     /// objects are new. After an interrupted watch, the objects that differ have changed.
     pub fn feed_changes<Key, Keys>(
         &self,
@@ -40,9 +40,9 @@ impl<K: Object> Watched<K> {
         Key: Send + 'static,
         Keys: IntoIterator<Item = Key>,
     {
-        let (queue, mut seen) = (queue.clone(), Seen::default());
+        let (queue, mut snapshot) = (queue.clone(), Snapshot::default());
         self.tell_while(move |changed, index| {
-            seen.update(changed, index, |before, after| {
+            snapshot.update(changed, index, |before, after| {
                 let change =
                     Change { before: before.map(|it| &**it), after: after.map(|it| &**it) };
                 keys(change).into_iter().for_each(|key| queue.push(key));
@@ -52,27 +52,27 @@ impl<K: Object> Watched<K> {
     }
 }
 
-/// The objects as they were at the last change.
-pub(super) struct Seen<K>(BTreeMap<Key, Arc<K>>);
+/// The objects at the last change.
+pub(super) struct Snapshot<K>(BTreeMap<Key, Arc<K>>);
 
-impl<K> Default for Seen<K> {
+impl<K> Default for Snapshot<K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Object> Seen<K> {
-    /// Calls `tell` for each object that differs from the index, and takes over what is there.
+impl<K: Object> Snapshot<K> {
+    /// Calls `notify` for each object that differs from the index, then copies the index.
     pub fn update(
         &mut self,
         changed: Changed<'_, K>,
         index: &Store<K>,
-        mut tell: impl FnMut(Option<&Arc<K>>, Option<&Arc<K>>),
+        mut notify: impl FnMut(Option<&Arc<K>>, Option<&Arc<K>>),
     ) {
-        let mut tell = |before: Option<Arc<K>>, after: Option<&Arc<K>>| match (&before, after) {
+        let mut notify = |before: Option<Arc<K>>, after: Option<&Arc<K>>| match (&before, after) {
             (None, None) => {}
             (Some(before), Some(after)) if Arc::ptr_eq(before, after) => {}
-            (before, after) => tell(before.as_ref(), after),
+            (before, after) => notify(before.as_ref(), after),
         };
         match changed {
             Changed::One(object) => {
@@ -81,15 +81,15 @@ impl<K: Object> Seen<K> {
                     Some(after) => self.0.insert(key(object), after.clone()),
                     None => self.0.remove(&key(object)),
                 };
-                tell(before, after.as_ref());
+                notify(before, after.as_ref());
             }
             Changed::Any => {
                 let now = index.state().into_iter().map(|object| (key(&*object), object)).collect();
                 let mut before = std::mem::replace(&mut self.0, now);
                 for (key, after) in &self.0 {
-                    tell(before.remove(key), Some(after));
+                    notify(before.remove(key), Some(after));
                 }
-                before.into_values().for_each(|gone| tell(Some(gone), None));
+                before.into_values().for_each(|gone| notify(Some(gone), None));
             }
         }
     }
@@ -122,7 +122,7 @@ pub(super) mod tests {
         object.data.as_ref().unwrap()["value"].clone()
     }
 
-    /// Lists these objects, and no others.
+    /// A list with these objects only.
     pub fn list(writer: &mut Writer<ConfigMap>, objects: impl IntoIterator<Item = ConfigMap>) {
         writer.apply_watcher_event(&Event::Init);
         for object in objects {
@@ -131,19 +131,19 @@ pub(super) mod tests {
         writer.apply_watcher_event(&Event::InitDone);
     }
 
-    /// The values that each object had and has, by name.
-    fn told(
-        seen: &mut Seen<ConfigMap>,
+    /// Name, old and new value of each object that has changed.
+    fn changes(
+        snapshot: &mut Snapshot<ConfigMap>,
         changed: Changed<'_, ConfigMap>,
         index: &Store<ConfigMap>,
     ) -> Vec<(String, Option<String>, Option<String>)> {
-        let mut told = Vec::new();
-        seen.update(changed, index, |before, after| {
+        let mut changes = Vec::new();
+        snapshot.update(changed, index, |before, after| {
             let name = before.or(after).unwrap().name_any();
-            told.push((name, before.map(|it| value(it)), after.map(|it| value(it))));
+            changes.push((name, before.map(|it| value(it)), after.map(|it| value(it))));
         });
-        told.sort();
-        told
+        changes.sort();
+        changes
     }
 
     fn is(
@@ -155,32 +155,32 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_object_is_told_of_as_it_was_and_as_it_is() {
+    fn a_change_has_the_object_before_and_after() {
         let (index, mut writer) = reflector::store();
-        let mut seen = Seen::default();
+        let mut snapshot = Snapshot::default();
         list(&mut writer, [config_map("a", "1")]);
-        assert_eq!(told(&mut seen, Changed::Any, &index), [is("a", None, Some("1"))]);
+        assert_eq!(changes(&mut snapshot, Changed::Any, &index), [is("a", None, Some("1"))]);
 
         let other = config_map("a", "2");
         writer.apply_watcher_event(&Event::Apply(other.clone()));
         let changed = Changed::One(&other);
-        assert_eq!(told(&mut seen, changed, &index), [is("a", Some("1"), Some("2"))]);
-        assert_eq!(told(&mut seen, changed, &index), [], "nothing has changed since");
+        assert_eq!(changes(&mut snapshot, changed, &index), [is("a", Some("1"), Some("2"))]);
+        assert_eq!(changes(&mut snapshot, changed, &index), [], "no change since");
 
         writer.apply_watcher_event(&Event::Delete(other.clone()));
-        assert_eq!(told(&mut seen, changed, &index), [is("a", Some("2"), None)]);
-        assert_eq!(told(&mut seen, changed, &index), [], "it is gone already");
+        assert_eq!(changes(&mut snapshot, changed, &index), [is("a", Some("2"), None)]);
+        assert_eq!(changes(&mut snapshot, changed, &index), [], "already gone");
     }
 
     #[test]
-    fn changes_during_an_interrupted_watch_are_told_of_too() {
+    fn changes_during_an_interrupted_watch_are_found() {
         let (index, mut writer) = reflector::store();
-        let mut seen = Seen::default();
+        let mut snapshot = Snapshot::default();
         list(&mut writer, [config_map("a", "1"), config_map("b", "1")]);
-        told(&mut seen, Changed::Any, &index);
+        changes(&mut snapshot, Changed::Any, &index);
         list(&mut writer, [config_map("b", "2"), config_map("c", "1")]);
         assert_eq!(
-            told(&mut seen, Changed::Any, &index),
+            changes(&mut snapshot, Changed::Any, &index),
             [is("a", Some("1"), None), is("b", Some("1"), Some("2")), is("c", None, Some("1"))]
         );
     }

@@ -1,5 +1,5 @@
-//! An index of watched objects by something else than their names, so that finding a few of them
-//! does not take a look at all.
+//! An index of watched objects by a value other than their name, for lookups without a scan of all
+//! objects.
 
 use std::{
     borrow::Borrow,
@@ -12,12 +12,12 @@ use kube::runtime::reflector::Store;
 use tokio::sync::watch;
 
 use super::{
-    change::Seen,
+    change::Snapshot,
     watched::{Changed, Key, Object, Watched, key},
 };
 
-/// Objects of one kind, by a value that none, one or several of them have. It is up to date as long
-/// as the [`Watched`] is there. Clones are the same index.
+/// Objects of one kind by a value. Several objects can have the same value. It is up to date as
+/// long as the [`Watched`] exists. Clones share the index.
 pub struct IndexBy<V, K> {
     entries: Arc<Mutex<Entries<V, K>>>,
     filled: watch::Receiver<bool>,
@@ -36,8 +36,8 @@ impl<V, K> Debug for IndexBy<V, K> {
 }
 
 impl<K: Object> Watched<K> {
-    /// Indexes the objects by the values that `values` returns for each. Changes are fed to the
-    /// queues that are added later only when the index has them.
+    /// Indexes each object by its `values`. The index is updated before listeners that are added
+    /// later are notified.
     pub fn index_by<V, Values>(
         &self,
         values: impl Fn(&K) -> Values + Send + 'static,
@@ -48,11 +48,11 @@ impl<K: Object> Watched<K> {
     {
         let entries = Arc::new(Mutex::new(Entries(BTreeMap::new())));
         let (is_filled, filled) = watch::channel(false);
-        let (mut seen, used) = (Seen::default(), Arc::downgrade(&entries));
+        let (mut snapshot, used) = (Snapshot::default(), Arc::downgrade(&entries));
         self.tell_while(move |changed, index| {
             let Some(entries) = used.upgrade() else { return false };
             let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
-            entries.update(changed, index, &mut seen, &values);
+            entries.update(changed, index, &mut snapshot, &values);
             is_filled.send_replace(true);
             true
         });
@@ -61,7 +61,7 @@ impl<K: Object> Watched<K> {
 }
 
 impl<V: Ord, K> IndexBy<V, K> {
-    /// The objects that have this value, in the order of their names.
+    /// The objects with this value, ordered by name.
     pub fn get<Q: Ord + ?Sized>(&self, value: &Q) -> Vec<Arc<K>>
     where
         V: Borrow<Q>,
@@ -70,9 +70,9 @@ impl<V: Ord, K> IndexBy<V, K> {
         entries.0.get(value).map(|objects| objects.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// Waits until the index has all objects. It may have them a moment after the [`Watched`].
+    /// Waits until the index has all objects, which may be a moment after the [`Watched`].
     pub async fn filled(&self) {
-        // It fails when the watch has ended, which it does with whoever has it.
+        // An error means that the watch has ended, and so has its owner.
         let _ = self.filled.clone().wait_for(|filled| *filled).await;
     }
 }
@@ -84,10 +84,10 @@ impl<V: Ord, K: Object> Entries<V, K> {
         &mut self,
         changed: Changed<'_, K>,
         index: &Store<K>,
-        seen: &mut Seen<K>,
+        snapshot: &mut Snapshot<K>,
         values: impl Fn(&K) -> Values,
     ) {
-        seen.update(changed, index, |before, after| {
+        snapshot.update(changed, index, |before, after| {
             if let Some(before) = before {
                 values(before).into_iter().for_each(|value| self.remove(&value, &key(&**before)));
             }
@@ -131,9 +131,9 @@ mod tests {
     };
 
     #[test]
-    fn objects_are_found_by_the_value_they_have_now() {
+    fn objects_are_indexed_by_their_current_value() {
         let (index, mut writer) = reflector::store();
-        let (mut entries, mut seen) = (Entries(BTreeMap::new()), Seen::default());
+        let (mut entries, mut snapshot) = (Entries(BTreeMap::new()), Snapshot::default());
         let found = |entries: &Entries<String, ConfigMap>| -> Vec<(String, Vec<String>)> {
             let names = |objects: &BTreeMap<Key, Arc<ConfigMap>>| {
                 objects.values().map(|object| object.name_any()).collect()
@@ -146,20 +146,20 @@ mod tests {
         let by_value = |object: &ConfigMap| [value(object)];
 
         list(&mut writer, [config_map("b", "1"), config_map("a", "1"), config_map("c", "2")]);
-        entries.update(Changed::Any, &index, &mut seen, by_value);
+        entries.update(Changed::Any, &index, &mut snapshot, by_value);
         assert_eq!(found(&entries), [is("1", &["a", "b"]), is("2", &["c"])]);
 
         let moved = config_map("a", "2");
         writer.apply_watcher_event(&Event::Apply(moved.clone()));
-        entries.update(Changed::One(&moved), &index, &mut seen, by_value);
+        entries.update(Changed::One(&moved), &index, &mut snapshot, by_value);
         assert_eq!(found(&entries), [is("1", &["b"]), is("2", &["a", "c"])]);
 
         list(&mut writer, [moved]);
-        entries.update(Changed::Any, &index, &mut seen, by_value);
+        entries.update(Changed::Any, &index, &mut snapshot, by_value);
         assert_eq!(found(&entries), [is("2", &["a"])]);
     }
 
-    /// An API server with two objects, that never change.
+    /// An API server with two objects that never change.
     fn client() -> Client {
         let answer = |request: Request<Body>| async move {
             if request.uri().query().unwrap_or_default().contains("watch=true") {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_index_has_an_object_before_its_change_is_fed() {
+    async fn the_index_is_updated_before_keys_are_enqueued() {
         let api = Api::<ConfigMap>::default_namespaced(client());
         let watched = Watched::new(api, watcher::Config::default());
         let index = watched.index_by(|object| [value(object)]);
@@ -186,14 +186,14 @@ mod tests {
         index.filled().await;
         assert_eq!(index.get("2").len(), 1);
         assert_eq!(index.get("3").len(), 0);
-        let (told, mut names) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut names) = tokio::sync::mpsc::unbounded_channel();
         let work = queue::run("test", asked, async |name| {
-            told.send(name).expect("somebody waits for it");
+            sender.send(name).expect("the receiver exists");
             Ok::<(), std::io::Error>(())
         });
         let all = async { [names.recv().await, names.recv().await].map(Option::unwrap) };
         tokio::select! {
-            () = work => unreachable!("keys can come still"),
+            () = work => unreachable!("the queue is open"),
             all = all => assert_eq!(all, ["a", "b"]),
         }
     }

@@ -1,4 +1,4 @@
-//! The objects of one kind, kept at hand by a watch that tells whoever listens what has changed.
+//! The objects of one kind in memory, kept up to date by a watch that notifies listeners.
 
 use std::{
     fmt::Debug,
@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 
 use crate::{chain::Chain, queue::Queue, task::Task};
 
-/// What can be watched.
+/// A kind that can be watched.
 pub trait Object:
     Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
 {
@@ -35,25 +35,25 @@ impl<K> Object for K where
 {
 }
 
-/// Namespace, empty where there is none, and name.
+/// Namespace and name of an object. The namespace of cluster-scoped objects is empty.
 pub type Key = (String, String);
 
-/// Where an object is.
+/// The key of an object.
 pub fn key<K: Resource>(object: &K) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Only the object of this name.
+/// Selects the object with this name.
 pub fn named(name: &str) -> watcher::Config {
     watcher::Config::default().fields(&format!("metadata.name={name}"))
 }
 
-/// What has changed.
+/// A change of the index.
 #[derive(Debug)]
 pub enum Changed<'a, K> {
-    /// One object.
+    /// One object has changed or is gone.
     One(&'a K),
-    /// Any of them: nobody has looked for a while, or ever.
+    /// Any object may have changed: the objects were listed again, or for the first time.
     Any,
 }
 
@@ -65,10 +65,10 @@ impl<K> Clone for Changed<'_, K> {
 
 impl<K> Copy for Changed<'_, K> {}
 
-/// Objects of one kind, kept up to date until this is dropped.
+/// Objects of one kind, kept up to date until `self` is dropped.
 pub struct Watched<K: Object> {
     index: Store<K>,
-    /// How often something has changed; the first time is when all has been seen.
+    /// Number of changes. The first list of all objects is the first change.
     changes: watch::Receiver<u64>,
     listeners: Listeners<K>,
     _task: Task,
@@ -81,38 +81,38 @@ impl<K: Object> Debug for Watched<K> {
 }
 
 impl<K: Object> Watched<K> {
-    /// Watches what `api` has.
+    /// Watches the objects of `api`.
     pub fn new(api: Api<K>, config: watcher::Config) -> Self {
         let (index, writer) = reflector::store();
         let (count, changes) = watch::channel(0);
         let listeners = Listeners::default();
-        let keep =
-            keep(api, config, Kept { index: index.clone(), writer, count }, listeners.clone());
-        let task = Task::spawn(format!("watch {}", K::kind(&())), keep);
+        let follow =
+            follow(api, config, Target { index: index.clone(), writer, count }, listeners.clone());
+        let task = Task::spawn(format!("watch {}", K::kind(&())), follow);
         Self { index, changes, listeners, _task: task }
     }
 
-    /// Watches, and tells of each change once the index, which it shows, has it.
+    /// Watches the objects of `api` with a listener: see [`Self::tell`].
     pub fn telling(
         api: Api<K>,
         config: watcher::Config,
-        tell: impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static,
+        listener: impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static,
     ) -> Self {
         let watched = Self::new(api, config);
-        watched.tell(tell);
+        watched.tell(listener);
         watched
     }
 
-    /// Tells of what is there, and from now on of each change once the index, which it shows, has it.
-    pub fn tell(&self, mut tell: impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static) {
+    /// Notifies a listener: now if the index is synced, and after each change of the index.
+    pub fn tell(&self, mut listener: impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static) {
         self.tell_while(move |changed, index| {
-            tell(changed, index);
+            listener(changed, index);
             true
         });
     }
 
-    /// Asks for a look at what `keys` says of each object: of those that are there, and of each that
-    /// changes or goes, as long as somebody looks.
+    /// Enqueues the `keys` of all objects, and those of each object that changes or is deleted,
+    /// until the queue is closed.
     pub fn feed<Key, Keys>(&self, queue: &Queue<Key>, keys: impl Fn(&K) -> Keys + Send + 'static)
     where
         Key: Send + 'static,
@@ -120,42 +120,42 @@ impl<K: Object> Watched<K> {
     {
         let queue = queue.clone();
         self.tell_while(move |changed, index| {
-            let ask = |object: &K| keys(object).into_iter().for_each(|key| queue.push(key));
+            let enqueue = |object: &K| keys(object).into_iter().for_each(|key| queue.push(key));
             match changed {
-                Changed::One(object) => ask(object),
-                Changed::Any => index.state().iter().for_each(|object| ask(object)),
+                Changed::One(object) => enqueue(object),
+                Changed::Any => index.state().iter().for_each(|object| enqueue(object)),
             }
             !queue.is_closed()
         });
     }
 
-    /// Tells until the listener says that it wants to hear no more.
+    /// Notifies a listener until it returns false.
     pub(super) fn tell_while(
         &self,
-        mut tell: impl FnMut(Changed<'_, K>, &Store<K>) -> bool + Send + 'static,
+        mut listener: impl FnMut(Changed<'_, K>, &Store<K>) -> bool + Send + 'static,
     ) {
         let mut listeners = self.listeners.lock();
-        if !self.is_filled() || tell(Changed::Any, &self.index) {
-            listeners.push(Box::new(tell));
+        if !self.is_filled() || listener(Changed::Any, &self.index) {
+            listeners.push(Box::new(listener));
         }
     }
 
-    /// Waits until all that is there has been seen once.
+    /// Waits until the objects have been listed once.
     pub async fn filled(&self) {
         filled(&self.changes).await;
     }
 
-    /// Whether all that is there has been seen at least once.
+    /// Whether the objects have been listed once.
     pub fn is_filled(&self) -> bool {
         *self.changes.borrow() > 0
     }
 
-    /// Says when something has changed, or was seen for the first time.
+    /// Number of changes: wakes its receivers at each, the first list included.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.clone()
     }
 
-    /// The object of this name; the namespace is empty where there is none.
+    /// The object with this name. The namespace of cluster-scoped objects is empty.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let mut object = ObjectRef::new(name);
         if !namespace.is_empty() {
@@ -164,7 +164,7 @@ impl<K: Object> Watched<K> {
         self.index.get(&object)
     }
 
-    /// The object, where only one is watched.
+    /// The object, if only one is watched.
     pub fn only(&self) -> Option<Arc<K>> {
         self.all().pop()
     }
@@ -174,26 +174,26 @@ impl<K: Object> Watched<K> {
         self.index.state()
     }
 
-    /// All objects of a namespace.
+    /// All objects in a namespace.
     pub fn within(&self, namespace: &str) -> Vec<Arc<K>> {
         self.index.state_filter(|object| object.namespace().as_deref() == Some(namespace))
     }
 
-    /// All objects, for those who outlive this; they are up to date as long as this is there.
+    /// The index. It can outlive `self`, but then it is no longer updated.
     pub fn index(&self) -> &Store<K> {
         &self.index
     }
 }
 
-/// Unlike the index's own `wait_until_ready`, which wakes the last who asked, it wakes all.
+/// Wakes all callers, unlike `wait_until_ready` of the index, which wakes only the last one.
 pub(super) async fn filled(changes: &watch::Receiver<u64>) {
-    // It fails when the watch has ended, which it does with whoever has it.
+    // An error means that the watch has ended, and so has its owner.
     let _ = changes.clone().wait_for(|changes| *changes > 0).await;
 }
 
 type Listener<K> = Box<dyn FnMut(Changed<'_, K>, &Store<K>) -> bool + Send>;
 
-/// Who hears of changes.
+/// Listeners of changes. One that returns false is removed.
 struct Listeners<K: Object>(Arc<Mutex<Vec<Listener<K>>>>);
 
 impl<K: Object> Default for Listeners<K> {
@@ -214,21 +214,21 @@ impl<K: Object> Listeners<K> {
     }
 
     fn tell(&self, changed: Changed<'_, K>, index: &Store<K>) {
-        self.lock().retain_mut(|tell| tell(changed, index));
+        self.lock().retain_mut(|listener| listener(changed, index));
     }
 }
 
-/// What a watch keeps up to date.
-struct Kept<K: Object> {
+/// The index that a watch updates.
+struct Target<K: Object> {
     index: Store<K>,
     writer: reflector::store::Writer<K>,
     count: watch::Sender<u64>,
 }
 
-async fn keep<K: Object>(
+async fn follow<K: Object>(
     api: Api<K>,
     config: watcher::Config,
-    mut kept: Kept<K>,
+    mut target: Target<K>,
     listeners: Listeners<K>,
 ) {
     let events =
@@ -243,18 +243,18 @@ async fn keep<K: Object>(
                     retry.failed(Instant::now().into_std(), is_refused(&error));
                 let error = Chain(&error);
                 match is_news {
-                    true => warn!(%kind, "a watch failed, and is tried again: {error}"),
-                    false => debug!(%kind, retry_in = ?delay, "the watch still fails: {error}"),
+                    true => warn!(%kind, retry_in = ?delay, "watch failed: {error}"),
+                    false => debug!(%kind, retry_in = ?delay, "watch still fails: {error}"),
                 }
                 sleep(delay).await;
                 continue;
             }
         };
         let before = match &event {
-            Event::InitDone => kept.index.state(),
+            Event::InitDone => target.index.state(),
             _ => Vec::new(),
         };
-        kept.writer.apply_watcher_event(&event);
+        target.writer.apply_watcher_event(&event);
         let changed = match &event {
             Event::Apply(object) | Event::Delete(object) => Changed::One(object),
             Event::InitDone => Changed::Any,
@@ -262,20 +262,20 @@ async fn keep<K: Object>(
             Event::Init | Event::InitApply(_) => continue,
         };
         if retry.works(Instant::now().into_std()) {
-            info!(%kind, "the watch works again");
+            info!(%kind, "watch works again");
         }
-        kept.count.send_modify(|count| *count += 1);
-        // Those that went while nobody watched.
+        target.count.send_modify(|count| *count += 1);
+        // Deleted while the watch was interrupted.
         for gone in before {
-            if kept.index.get(&ObjectRef::from_obj(&*gone)).is_none() {
-                listeners.tell(Changed::One(&*gone), &kept.index);
+            if target.index.get(&ObjectRef::from_obj(&*gone)).is_none() {
+                listeners.tell(Changed::One(&*gone), &target.index);
             }
         }
-        listeners.tell(changed, &kept.index);
+        listeners.tell(changed, &target.index);
     }
 }
 
-/// Whether the API server has refused: the right is missing, and trying again soon won't help.
+/// Whether the API server refuses the request. A quick retry doesn't help then.
 fn is_refused(error: &watcher::Error) -> bool {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     let code = match error {
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use crate::log_record::LogRecord;
 
-    /// An API server that refuses lists, watches or nothing, and what was asked of it.
+    /// An API server that refuses lists, watches or nothing, and counts requests.
     #[derive(Default)]
     struct Server {
         refuses_lists: AtomicBool,
@@ -335,7 +335,7 @@ mod tests {
                         json!({ "status": status, "reason": reason, "code": 403, "message": "no" }),
                     )
                 }
-                // Nothing ever happens.
+                // A watch without events.
                 false if is_watch => std::future::pending().await,
                 false => (200, json!({ "metadata": { "resourceVersion": "1" }, "items": [] })),
             };
@@ -365,12 +365,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_that_is_refused_is_asked_for_less_and_less_and_logged_once() {
+    async fn a_refused_list_is_retried_with_backoff_and_logged_once() {
         refused(Server { refuses_lists: true.into(), ..Server::default() }).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_is_refused_is_asked_for_less_and_less_and_logged_once() {
+    async fn a_refused_watch_is_retried_with_backoff_and_logged_once() {
         refused(Server { refuses_watches: true.into(), ..Server::default() }).await;
     }
 

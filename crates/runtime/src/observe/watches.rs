@@ -1,4 +1,4 @@
-//! The watches of a process: one for each kind, whoever looks.
+//! The watches of a process: one for each kind, shared by all its users.
 
 use std::{
     any::{Any, TypeId},
@@ -10,8 +10,8 @@ use kube::{Api, Client, runtime::watcher};
 
 use super::{Object, Watched};
 
-/// All objects of a cluster, of the kinds that somebody has asked for. Clones share the watches,
-/// which end with the last of them.
+/// Watches of all objects of a kind in a cluster, for each kind in use. Clones share the watches,
+/// which end with the last clone.
 #[derive(Clone)]
 pub struct Watches {
     client: Client,
@@ -19,12 +19,12 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// Of the cluster that `client` is for, none yet.
+    /// No watches yet of the cluster of `client`.
     pub fn new(client: Client) -> Self {
         Self { client, by_kind: Arc::default() }
     }
 
-    /// The watch of a kind, which starts with the first who asks.
+    /// The watch of a kind. The first call starts it.
     pub fn of<K: Object>(&self) -> Arc<Watched<K>> {
         let mut by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = by_kind.get(&TypeId::of::<K>()).and_then(|watched| watched.downcast_ref());

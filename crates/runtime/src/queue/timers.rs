@@ -1,4 +1,4 @@
-//! When to look at what again: one time for each key.
+//! Timers of keys: one for each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,6 +19,7 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Ord + Clone> Timers<K> {
+    /// Starts the timer of a key, in the place of a running one.
     pub fn start(&mut self, key: K, delay: Duration) {
         self.stop(&key);
         let time = Instant::now() + delay;
@@ -32,7 +33,7 @@ impl<K: Ord + Clone> Timers<K> {
         }
     }
 
-    /// Waits for the first one; forever, if there is none.
+    /// Waits for the first timer; forever, if there is none.
     pub async fn due(&mut self) -> K {
         let Some((time, _)) = self.by_time.first() else { return std::future::pending().await };
         sleep_until(*time).await;
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_time_that_was_said_counts_and_no_other() {
+    async fn a_key_has_one_timer_the_one_started_last() {
         let mut timers = Timers::default();
         timers.start("a", Duration::ZERO);
         timers.start("a", Duration::from_secs(2));

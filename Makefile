@@ -62,7 +62,7 @@ test: ## Lint, then all tests: pure, fuzzed, on control planes, on whole cluster
 	scripts/stage 'Tests' scripts/side-by-side $(LANES) $(call in_order,unit doc fuzz $(ALL_TESTS))
 
 .PHONY: test-long
-test-long: toolchain ## What takes long: ten minutes of fuzzing, a hundred times as many cases of property tests
+test-long: image ## What takes long: ten minutes of fuzzing, many cases of property tests, the release's size
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} scripts/fuzz
 	PROPTEST_CASES=$${PROPTEST_CASES:-25600} cargo test --release --locked --package tombolo-core --lib
 
@@ -129,6 +129,8 @@ crds: programs ## Write the CRDs in crates/api/crds anew from the Rust types
 .PHONY: image
 image: $(STATIC) ## Write the product's container image, target/tombolo.tar
 	$(STATIC) image --output target/tombolo.tar
+	@size=$$(stat -c %s target/tombolo.tar); [ $$size -lt 40000000 ] || { \
+		echo "target/tombolo.tar has $$size bytes, more than 40 MB: look for a new large dependency" >&2; exit 1; }
 
 .PHONY: clean
 clean: ## Remove all clusters of this machine, and what was built in this checkout

@@ -77,7 +77,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let probes = health::start(HEALTH_PORT, is_ready, shutdown.clone());
     let listener = listen::everywhere(PORT).with_context(|| format!("listen on port {PORT}"))?;
     serve(client, settings, listener, ready, shutdown.clone()).await?;
-    shutdown.ask();
+    shutdown.trigger();
     Ok(probes.await??)
 }
 
@@ -118,7 +118,7 @@ pub async fn serve(
     let _end = Task::spawn("shutdown of the auth service", {
         let (handle, shutdown) = (handle.clone(), shutdown.clone());
         async move {
-            shutdown.asked().await;
+            shutdown.triggered().await;
             handle.graceful_shutdown(Some(CLIENT_TIMEOUT));
         }
     });
@@ -259,10 +259,10 @@ async fn release(State(auth): State<Arc<Auth>>, body: Bytes) -> Result<StatusCod
 
 impl Auth {
     async fn ready(&self) {
-        self.config.filled().await;
-        self.token.filled().await;
-        self.root_ca.filled().await;
-        self.generation.filled().await;
+        self.config.synced().await;
+        self.token.synced().await;
+        self.root_ca.synced().await;
+        self.generation.synced().await;
         self.requests.ready().await;
     }
 

@@ -28,20 +28,20 @@ struct Known {
 
 impl<'a> ByTenant<'a> {
     /// Enqueues ForeignClusters that change, or whose tenant namespace changes.
-    pub fn feed(watches: &'a Watches, queue: &'a Queue<String>) -> Self {
+    pub fn enqueue(watches: &'a Watches, queue: &'a Queue<String>) -> Self {
         let (clusters, namespaces) = (watches.of::<ForeignCluster>(), watches.of::<Namespace>());
         let known =
             Known { clusters: clusters.index().clone(), namespaces: namespaces.index().clone() };
-        clusters.feed(queue, |cluster| [cluster.name_any()]);
+        clusters.enqueue(queue, |cluster| [cluster.name_any()]);
         let index = known.clone();
-        namespaces.feed(queue, move |namespace| index.of(namespace));
+        namespaces.enqueue(queue, move |namespace| index.of(namespace));
         Self { watches, queue, known }
     }
 
     /// Also enqueues those in whose tenant namespace an object of this kind changes.
     pub fn and<K: Object>(self) -> Self {
         let known = self.known.clone();
-        self.watches.of::<K>().feed(self.queue, move |object| {
+        self.watches.of::<K>().enqueue(self.queue, move |object| {
             let namespace = object.namespace().map(|name| ObjectRef::new(&name));
             let namespace = namespace.and_then(|name| known.namespaces.get(&name));
             namespace.map(|namespace| known.of(&namespace)).unwrap_or_default()

@@ -39,7 +39,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let leading = lease::lead(client, NAMESPACE, MANAGER, &settings.pod_name, &shutdown).await;
     let end = leading.shutdown.clone();
-    if end.is_asked() {
+    if end.is_triggered() {
         // This replica never led, so it must not write.
         tasks.join_all().await;
         leading.end().await;
@@ -50,18 +50,18 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let mut addresses = serve_addresses(&mut tasks, &context, ipam.clone(), leading.clone());
     start(&mut tasks, &context, ipam, leading.clone());
     let ended = tokio::select! {
-        () = end.asked() => Ok(()),
+        () = end.triggered() => Ok(()),
         Some(ended) = addresses.join_next() => ended,
         Some(ended) = tasks.join_next() => ended,
     };
     ended.context("a controller failed")?;
-    if !end.is_asked() {
+    if !end.is_triggered() {
         bail!("a controller ended unexpectedly");
     }
     // Pending requests get a response, if only that another replica leads.
     addresses.join_all().await;
     while tasks.join_next().await.is_some() {
-        if !shutdown.is_asked() {
+        if !shutdown.is_triggered() {
             bail!("lost the leadership to another replica: restart");
         }
     }

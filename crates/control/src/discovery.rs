@@ -59,7 +59,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (ready, is_ready) = watch::channel(false);
     let probes = health::start(HEALTH_PORT, is_ready, shutdown.clone());
     serve(client, settings, Servers::OfThisMachine, ready, shutdown.clone()).await?;
-    shutdown.ask();
+    shutdown.trigger();
     Ok(probes.await??)
 }
 
@@ -78,7 +78,7 @@ pub async fn serve(
     let domains = Domains::start(client.clone(), servers);
     let entries = Entries::start(client, settings.cluster_id.clone());
     let known =
-        async { tokio::join!(config.filled(), service.filled(), entries.known(), domains.known()) };
+        async { tokio::join!(config.synced(), service.synced(), entries.known(), domains.known()) };
     shutdown.or(known).await;
 
     let mut discovery = Discovery {
@@ -101,7 +101,7 @@ pub async fn serve(
     };
     ready.send_replace(true);
     let result = tokio::select! {
-        () = shutdown.asked() => Ok(()),
+        () = shutdown.triggered() => Ok(()),
         result = discovery.run() => result,
     };
     discovery.mdns.stop().await;

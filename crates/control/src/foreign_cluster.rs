@@ -40,7 +40,7 @@ use tombolo_runtime::{
     finalizer,
     metrics::{self, IdentitySource},
     observe::Watched,
-    queue::{self, Again, Lane, queue},
+    queue::{self, Lane, Requeue, queue},
     writer,
 };
 use tracing::warn;
@@ -69,9 +69,9 @@ const RENEWAL_FAILING: &str = "RenewalFailing";
 
 /// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let known = context.watches.of::<ForeignCluster>();
-    ByTenant::feed(&context.watches, &queue)
+    ByTenant::enqueue(&context.watches, &queue)
         .and::<ResourceRequest>()
         .and::<ResourceOffer>()
         .and::<NetworkConfig>()
@@ -82,22 +82,22 @@ pub async fn run(context: Arc<Context>) {
         watcher::Config::default().labels(AUTH_TOKEN_LABEL),
     );
     let clusters = known.index().clone();
-    tokens.feed(&queue, move |token| {
+    tokens.enqueue(&queue, move |token| {
         let id = token.labels().get(CLUSTER_ID_LABEL).and_then(|id| id.parse().ok());
         id.map(|id| with_id(&clusters, &id)).unwrap_or_default()
     });
     let (rate_limit, backoff) = (StatusRateLimit::default(), ConnectBackoff::default());
     let state = Clusters { context: context.clone(), known, tokens, rate_limit, backoff };
     let lane = |name: &String| state.known.get("", name).map_or(Lane::Main, |entry| lane(&entry));
-    let work = queue::run_in_lanes("foreign-cluster", asked, lane, async |name: String| {
-        state.known.filled().await;
-        state.tokens.filled().await;
+    let work = queue::run_in_lanes("foreign-cluster", receiver, lane, async |name: String| {
+        state.known.synced().await;
+        state.tokens.synced().await;
         match state.known.get("", &name) {
             Some(entry) => reconcile(&entry, &state).await,
             None => {
                 state.rate_limit.forget(&name);
                 state.backoff.forget(&name);
-                Ok(Again::WhenAsked)
+                Ok(Requeue::OnChange)
             }
         }
     });
@@ -160,7 +160,7 @@ struct Authenticated {
     overdue: Option<String>,
 }
 
-async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Error> {
+async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Requeue, Error> {
     let client = &state.context.client;
     let clusters = Api::<ForeignCluster>::all(client.clone());
     if entry.metadata.deletion_timestamp.is_some() {
@@ -171,18 +171,18 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
                 entry.name_any()
             )))?;
         }
-        return Ok(Again::WhenAsked);
+        return Ok(Requeue::OnChange);
     }
     if incoming::is_over(&state.context, entry).await? {
         // If it belongs to a new request by now, it has changed and is not deleted.
         writer::delete_if_unchanged(&clusters, entry)
             .await
             .map_err(failed(format!("delete ForeignCluster {}", entry.name_any())))?;
-        return Ok(Again::WhenAsked);
+        return Ok(Requeue::OnChange);
     }
     let began = Instant::now();
     if let Some(left) = state.backoff.remaining(entry, began) {
-        return Ok(Again::After(left));
+        return Ok(Requeue::After(left));
     }
     let entry = &*manual::labelled(&clusters, entry).await?;
     let status = entry.status.as_ref();
@@ -208,17 +208,17 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Again, Er
             let deferred = report(state, entry, accepted, Some(&reached), reason, &message).await?;
             let left = reached.renew_at.duration_since(Timestamp::now());
             let left: Duration = left.try_into().unwrap_or_default();
-            Ok(Again::After(left.min(deferred.unwrap_or(left)).max(MIN_RECHECK)))
+            Ok(Requeue::After(left.min(deferred.unwrap_or(left)).max(MIN_RECHECK)))
         }
         Err(Error::Setback(setback)) => {
             // A deferred status is written with the next attempt.
             report(state, entry, setback.status, None, setback.reason, &setback.message).await?;
             if !setback.soon {
                 state.backoff.forget(&entry.name_any());
-                return Ok(Again::After(REFUSED_RETRY));
+                return Ok(Requeue::After(REFUSED_RETRY));
             }
             let wait = state.backoff.failed_attempt(entry, began, Instant::now());
-            Ok(wait.map_or(Again::Soon, Again::After))
+            Ok(wait.map_or(Requeue::Backoff, Requeue::After))
         }
         Err(error) => Err(error),
     }

@@ -29,12 +29,12 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let known = context.watches.of::<ForeignCluster>();
-    known.feed(&queue, |cluster| [cluster.name_any()]);
+    known.enqueue(&queue, |cluster| [cluster.name_any()]);
     let clusters = Clusters { context: context.clone(), known };
     let probes = Probes::default();
-    let work = queue::run("health", asked, |name| reconcile(name, &clusters, &probes));
+    let work = queue::run("health", receiver, |name| reconcile(name, &clusters, &probes));
     context.shutdown.or(work).await;
 }
 

@@ -42,7 +42,7 @@ use tombolo_runtime::{
     finalizer,
     metrics::{self, Outcome},
     observe::Watched,
-    queue::{self, Again, queue},
+    queue::{self, Requeue, queue},
     writer,
 };
 use tracing::{info, warn};
@@ -66,14 +66,14 @@ const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let records = Watched::new(
         Api::<Secret>::namespaced(context.client.clone(), AUTH_NAMESPACE),
         watcher::Config::default().labels(&format!("{IDENTITY_RECORD_LABEL}=true")),
     );
-    records.feed(&queue, |record| [record.name_any()]);
+    records.enqueue(&queue, |record| [record.name_any()]);
     let index = records.index().clone();
-    context.watches.of::<ResourceRequest>().feed(&queue, move |request| {
+    context.watches.of::<ResourceRequest>().enqueue(&queue, move |request| {
         request.namespace().and_then(|namespace| record_of(&index, &namespace))
     });
     let issuer = Issuer {
@@ -83,10 +83,10 @@ pub async fn run(context: Arc<Context>) {
         signer: Signer::default(),
         ensured: Ensured::default(),
     };
-    let work = queue::run("identity", asked, async |name: String| {
+    let work = queue::run("identity", receiver, async |name: String| {
         match records.get(AUTH_NAMESPACE, &name) {
             Some(record) => issuer.reconcile(&record).await,
-            None => Ok(Again::WhenAsked),
+            None => Ok(Requeue::OnChange),
         }
     });
     tokio::join!(provisions::keep(&context), context.shutdown.or(work));
@@ -147,7 +147,7 @@ struct Issuer {
 }
 
 impl Issuer {
-    async fn reconcile(&self, secret: &Secret) -> Result<Again, Error> {
+    async fn reconcile(&self, secret: &Secret) -> Result<Requeue, Error> {
         let client = &self.context.client;
         let records = Api::<Secret>::namespaced(client.clone(), AUTH_NAMESPACE);
         let name = secret.name_any();
@@ -158,7 +158,7 @@ impl Issuer {
                 revoke(&self.context, &cluster).await?;
             }
             let ended = finalizer::remove(&records, secret, FINALIZER).await;
-            return ended.map(Again::from).map_err(failed(format!(
+            return ended.map(Requeue::from).map_err(failed(format!(
                 "remove the finalizer of Secret {AUTH_NAMESPACE}/{name}"
             )));
         }
@@ -167,19 +167,19 @@ impl Issuer {
             info!(cluster = %record.cluster_id, "the cluster has released its identity");
             let gone = writer::delete_if_same(&records, &name, secret.uid().as_deref()).await;
             return gone
-                .map(Again::from)
+                .map(Requeue::from)
                 .map_err(failed(format!("delete Secret {AUTH_NAMESPACE}/{name}")));
         }
         if record.is_open() {
             return self.answer(&records, secret, &record).await;
         }
-        self.requests.filled().await;
+        self.requests.synced().await;
         let (stage, now) = (self.stage(record.tenant.as_deref()), Timestamp::now());
         if is_evictable(stage, self.records.len(), record.answered_at, now) {
             info!(cluster = %record.cluster_id, "evicting an identity that was not renewed");
             let gone = writer::delete_if_unchanged(&records, secret).await;
             return gone
-                .map(Again::from)
+                .map(Requeue::from)
                 .map_err(failed(format!("delete Secret {AUTH_NAMESPACE}/{name}")));
         }
         if !self.ensured.is_recent(secret, stage) {
@@ -190,8 +190,8 @@ impl Issuer {
         }
         match record.forget_at() {
             Some(time) if time <= now => write(&records, secret, &record.handed_over()).await,
-            Some(time) => Ok(Again::After(time.duration_since(now).unsigned_abs())),
-            None => Ok(Again::After(RESYNC)),
+            Some(time) => Ok(Requeue::After(time.duration_since(now).unsigned_abs())),
+            None => Ok(Requeue::After(RESYNC)),
         }
     }
 
@@ -202,7 +202,7 @@ impl Issuer {
         records: &Api<Secret>,
         secret: &Secret,
         record: &Record,
-    ) -> Result<Again, Error> {
+    ) -> Result<Requeue, Error> {
         let client = &self.context.client;
         // The finalizer comes first, so that everything is removed with the record.
         let secret = finalizer::keep(records, secret, FINALIZER).await;
@@ -210,7 +210,7 @@ impl Issuer {
         let now = Record::read(&secret).map_err(|error| Error::Record(secret.name_any(), error))?;
         if now != *record {
             // A later request has changed the record, which enqueues it again.
-            return Ok(Again::WhenAsked);
+            return Ok(Requeue::OnChange);
         }
         let (peer, found) =
             (peer_of(record), tenant::known(&self.context, &record.cluster_id).await);
@@ -282,7 +282,7 @@ impl Issuer {
         subject: &Subject,
     ) -> Result<(), Error> {
         let client = &self.context.client;
-        self.requests.filled().await;
+        self.requests.synced().await;
         let stage = self.stage(Some(&tenant.name));
         account::ensure(client, tenant, &peer_of(record).cluster_name, stage, subject).await?;
         self.ensured.note(secret, stage);
@@ -359,16 +359,16 @@ fn refused(record: &Record, tenant: &str, refusal: AuthError) -> Record {
 }
 
 /// Writes the record unless it has changed since it was read.
-async fn write(records: &Api<Secret>, seen: &Secret, record: &Record) -> Result<Again, Error> {
+async fn write(records: &Api<Secret>, seen: &Secret, record: &Record) -> Result<Requeue, Error> {
     let mut secret = seen.clone();
     secret.data = record.to_secret().data;
     secret.metadata.managed_fields = None;
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     match records.replace(&seen.name_any(), &params, &secret).await {
-        Ok(_) => Ok(Again::WhenAsked),
+        Ok(_) => Ok(Requeue::OnChange),
         // Changed or deleted concurrently, which enqueues it again.
         Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
-            Ok(Again::WhenAsked)
+            Ok(Requeue::OnChange)
         }
         Err(error) => Err(failed(format!(
             "write the answer into Secret {AUTH_NAMESPACE}/{}",

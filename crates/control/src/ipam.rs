@@ -165,7 +165,7 @@ impl AddressService {
 
     /// After a shutdown, waits until everything is written.
     async fn closed(&self) {
-        if self.shutdown.is_asked() {
+        if self.shutdown.is_triggered() {
             self.tasks.owner.ended().await;
         }
     }

@@ -28,11 +28,11 @@ use crate::context::Context;
 
 /// Runs until shutdown.
 pub async fn run(ctx: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let state = State::new(&ctx);
-    state.feed(&queue);
-    let work = queue::run("namespace_map", asked, async |namespace: String| {
-        state.filled().await;
+    state.enqueue(&queue);
+    let work = queue::run("namespace_map", receiver, async |namespace: String| {
+        state.synced().await;
         state.reconcile(&namespace).await
     });
     ctx.shutdown.or(work).await;
@@ -81,10 +81,10 @@ impl State {
     }
 
     /// Enqueues tenant namespaces. Each has at most one map of this cluster.
-    fn feed(&self, queue: &Queue<String>) {
-        self.maps.feed(queue, ResourceExt::namespace);
-        self.offers.feed(queue, ResourceExt::namespace);
-        self.clusters.feed_changes(queue, |change| {
+    fn enqueue(&self, queue: &Queue<String>) {
+        self.maps.enqueue(queue, ResourceExt::namespace);
+        self.offers.enqueue(queue, ResourceExt::namespace);
+        self.clusters.enqueue_changes(queue, |change| {
             let is_changed =
                 change.is_of(|cluster| (namespace_of(cluster), &cluster.spec.cluster_identity));
             change
@@ -95,17 +95,17 @@ impl State {
                 .collect::<Vec<_>>()
         });
         let peers = self.peers.clone();
-        self.nodes.feed_changes(queue, move |change| peers.by_node(&change));
+        self.nodes.enqueue_changes(queue, move |change| peers.by_node(&change));
         let peers = self.peers.clone();
-        self.offloadings.feed_changes(queue, move |change| peers.concerned(&change));
+        self.offloadings.enqueue_changes(queue, move |change| peers.concerned(&change));
     }
 
-    async fn filled(&self) {
+    async fn synced(&self) {
         tokio::join!(
-            self.peers.filled(),
-            self.nodes.filled(),
-            self.ours.filled(),
-            self.offloadings.filled(),
+            self.peers.synced(),
+            self.nodes.synced(),
+            self.ours.synced(),
+            self.offloadings.synced(),
         );
     }
 
@@ -181,8 +181,8 @@ impl Peers {
         }
     }
 
-    async fn filled(&self) {
-        tokio::join!(self.clusters.filled(), self.offers.filled());
+    async fn synced(&self) {
+        tokio::join!(self.clusters.synced(), self.offers.synced());
     }
 
     /// The peer with this tenant namespace. The namespace tells whose offer it is: the peer writes

@@ -35,11 +35,11 @@ use crate::{
 
 /// Runs until shutdown.
 pub async fn run(ctx: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let state = State::new(&ctx);
-    state.feed(&queue);
-    let work = queue::run("namespace_offloading", asked, async |name: String| {
-        state.filled().await;
+    state.enqueue(&queue);
+    let work = queue::run("namespace_offloading", receiver, async |name: String| {
+        state.synced().await;
         match state.namespaces.get("", &name) {
             Some(namespace) => state.reconcile(&namespace).await,
             None => Ok(()),
@@ -91,19 +91,19 @@ impl State {
     }
 
     /// Enqueues names of namespaces.
-    fn feed(&self, queue: &Queue<String>) {
-        self.namespaces.feed(queue, |namespace| [namespace.name_any()]);
-        self.offloadings.feed(queue, ResourceExt::namespace);
-        self.bindings.feed(queue, ResourceExt::namespace);
-        self.maps.feed_changes(queue, |change| changed_namespaces(change.before, change.after));
+    fn enqueue(&self, queue: &Queue<String>) {
+        self.namespaces.enqueue(queue, |namespace| [namespace.name_any()]);
+        self.offloadings.enqueue(queue, ResourceExt::namespace);
+        self.bindings.enqueue(queue, ResourceExt::namespace);
+        self.maps.enqueue_changes(queue, |change| changed_namespaces(change.before, change.after));
     }
 
-    async fn filled(&self) {
+    async fn synced(&self) {
         tokio::join!(
-            self.namespaces.filled(),
-            self.offloadings.filled(),
-            self.bindings.filled(),
-            self.maps_of.filled(),
+            self.namespaces.synced(),
+            self.offloadings.synced(),
+            self.bindings.synced(),
+            self.maps_of.synced(),
         );
     }
 

@@ -33,16 +33,16 @@ use crate::{
 
 /// Runs until shutdown.
 pub async fn run(context: Arc<Context>, ipam: AddressService) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let leases = Api::namespaced(context.client.clone(), NAMESPACE);
     let leases = Watched::new(leases, named(GATEWAY_LEASE));
     let objects = Objects::new(&context.watches, leases);
-    objects.feed(&queue);
+    objects.enqueue(&queue);
     let configured = objects.enqueue_all_on(&queue, ipam.configured());
     let shutdown = context.shutdown.clone();
     let network = Network { context, ipam, objects };
-    let work = queue::run("network", asked, async |name: String| {
-        network.objects.filled().await;
+    let work = queue::run("network", receiver, async |name: String| {
+        network.objects.synced().await;
         network.reconcile(&name).await
     });
     shutdown.or(async { tokio::join!(work, configured) }).await;
@@ -203,22 +203,23 @@ impl Objects {
 
     /// Enqueues the tenant namespaces of changed objects. The empty key at the start releases the
     /// CIDRs of peers that were removed while no controller ran.
-    fn feed(&self, queue: &Queue<String>) {
-        queue.push(String::new());
-        self.namespaces.feed(queue, |namespace| peer_of(namespace).map(|_| namespace.name_any()));
-        self.requests.feed(queue, kube::ResourceExt::namespace);
-        self.configs.feed(queue, kube::ResourceExt::namespace);
-        self.endpoints.feed(queue, kube::ResourceExt::namespace);
+    fn enqueue(&self, queue: &Queue<String>) {
+        queue.enqueue(String::new());
+        self.namespaces
+            .enqueue(queue, |namespace| peer_of(namespace).map(|_| namespace.name_any()));
+        self.requests.enqueue(queue, kube::ResourceExt::namespace);
+        self.configs.enqueue(queue, kube::ResourceExt::namespace);
+        self.endpoints.enqueue(queue, kube::ResourceExt::namespace);
         let namespaces = self.namespaces.clone();
-        self.clusters.feed(queue, move |cluster| {
+        self.clusters.enqueue(queue, move |cluster| {
             let id = id_of(cluster);
             tenants(&namespaces, |peer| Some(peer) == id)
         });
         let (namespaces, queue, mut before) = (self.namespaces.clone(), queue.clone(), None);
-        self.leases.tell(move |_, leases| {
+        self.leases.notify(move |_, leases| {
             let now = gateway(leases);
             if is_new(&mut before, now) {
-                tenants(&namespaces, |_| true).into_iter().for_each(|name| queue.push(name));
+                tenants(&namespaces, |_| true).into_iter().for_each(|name| queue.enqueue(name));
             }
         });
     }
@@ -232,19 +233,19 @@ impl Objects {
         let (namespaces, queue) = (self.namespaces.clone(), queue.clone());
         async move {
             while configured.changed().await.is_ok() {
-                tenants(&namespaces, |_| true).into_iter().for_each(|name| queue.push(name));
+                tenants(&namespaces, |_| true).into_iter().for_each(|name| queue.enqueue(name));
             }
         }
     }
 
-    async fn filled(&self) {
+    async fn synced(&self) {
         tokio::join!(
-            self.namespaces.filled(),
-            self.clusters.filled(),
-            self.requests.filled(),
-            self.configs.filled(),
-            self.endpoints.filled(),
-            self.leases.filled(),
+            self.namespaces.synced(),
+            self.clusters.synced(),
+            self.requests.synced(),
+            self.configs.synced(),
+            self.endpoints.synced(),
+            self.leases.synced(),
         );
     }
 

@@ -40,7 +40,7 @@ const WATCH_DELAY: Duration = Duration::from_secs(2);
 
 /// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let (watches, mut observer) = (&context.watches, Observer::new());
     let state = State {
         nodes: observer.share(watches.of()),
@@ -51,22 +51,24 @@ pub async fn run(context: Arc<Context>) {
         configs: watches.of(),
         context: context.clone(),
     };
-    state.requests.feed(&queue, |request| is_received(request).then(|| key(request)));
+    state.requests.enqueue(&queue, |request| is_received(request).then(|| key(request)));
     let requests = state.requests.clone();
-    state.offers.feed(&queue, move |offer| {
+    state.offers.enqueue(&queue, move |offer| {
         let namespace = offer.namespace();
         received_requests(&requests, |request| request.namespace() == namespace)
     });
     let requests = state.requests.clone();
-    state.configs.feed(&queue, move |_| received_requests(&requests, |_| true));
+    state.configs.enqueue(&queue, move |_| received_requests(&requests, |_| true));
     let follow_free_resources = async {
         let mut changes = std::pin::pin!(throttled(observer.changes()));
         while changes.next().await.is_some() {
-            received_requests(&state.requests, |_| true).into_iter().for_each(|it| queue.push(it));
+            received_requests(&state.requests, |_| true)
+                .into_iter()
+                .for_each(|it| queue.enqueue(it));
         }
     };
-    let work = queue::run("offer", asked, async |(namespace, name)| {
-        tokio::join!(observer.filled(), state.configs.filled(), state.offers.filled());
+    let work = queue::run("offer", receiver, async |(namespace, name)| {
+        tokio::join!(observer.synced(), state.configs.synced(), state.offers.synced());
         match state.requests.get(&namespace, &name) {
             Some(request) => reconcile(&request, &state).await,
             None => Ok(()),

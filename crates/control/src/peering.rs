@@ -41,16 +41,17 @@ const MANAGER: &str = "liqo-control/peering";
 
 /// Runs until shutdown.
 pub async fn run(context: Arc<Context>) {
-    let (queue, asked) = queue();
-    ByTenant::feed(&context.watches, &queue)
+    let (queue, receiver) = queue();
+    ByTenant::enqueue(&context.watches, &queue)
         .and::<ResourceRequest>()
         .and::<ResourceOffer>()
         .and::<NamespaceMap>();
     let clusters = context.watches.of::<ForeignCluster>();
-    let work = queue::run("peering", asked, async |name: String| match clusters.get("", &name) {
-        Some(cluster) => reconcile(&cluster, &context).await,
-        None => Ok(()),
-    });
+    let work =
+        queue::run("peering", receiver, async |name: String| match clusters.get("", &name) {
+            Some(cluster) => reconcile(&cluster, &context).await,
+            None => Ok(()),
+        });
     context.shutdown.or(work).await;
 }
 

@@ -135,20 +135,20 @@ impl Pair {
     }
 
     async fn copy<K: Replicated>(self) {
-        let (queue, asked) = queue();
+        let (queue, receiver) = queue();
         let us = &self.context.settings.cluster_id;
         let theirs = watcher::Config::default().labels(&format!("{REPLICATED_FROM_LABEL}={us}"));
         let there = Api::<K>::namespaced(self.remote.client.clone(), &self.remote.namespace);
         let copies = Watched::new(there.clone(), theirs);
-        copies.feed(&queue, |copy| [copy.name_any()]);
+        copies.enqueue(&queue, |copy| [copy.name_any()]);
         let seen = self.context.watches.of::<K>();
         let wanted = self.originals();
-        seen.feed(&queue, move |object| wanted.has(object).then(|| object.name_any()));
+        seen.enqueue(&queue, move |object| wanted.has(object).then(|| object.name_any()));
 
         let originals = Api::<K>::namespaced(self.context.client.clone(), &self.local);
         let wanted = self.originals();
         let copier = Copier { pair: self, originals, copies: there };
-        queue::run("replicator", asked, async |name: String| {
+        queue::run("replicator", receiver, async |name: String| {
             let original = seen.get(&copier.pair.local, &name);
             match original.filter(|original| wanted.has(&**original)) {
                 Some(original) => reconcile(&*original, &copier).await,

@@ -26,29 +26,31 @@ use crate::context::{Context, MANAGER};
 /// Runs until shutdown.
 pub async fn run(ctx: Arc<Context>) {
     let client = &ctx.client;
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let shadows = ctx.watches.of::<ShadowEndpointSlice>();
-    shadows.feed(&queue, |shadow| [key(shadow)]);
+    shadows.enqueue(&queue, |shadow| [key(shadow)]);
     let managed = format!("{ENDPOINT_SLICE_MANAGED_BY_LABEL}={ENDPOINT_SLICE_REFLECTION}");
     let slices = Watched::new(
         Api::<EndpointSlice>::all(client.clone()),
         watcher::Config::default().labels(&managed),
     );
-    slices.feed(&queue, |slice| [key(slice)]);
+    slices.enqueue(&queue, |slice| [key(slice)]);
     let clusters = ctx.watches.of::<ForeignCluster>();
     let (of_cluster, mut before) = (shadows.clone(), BTreeMap::new());
-    clusters.tell(move |_, index| {
+    clusters.notify(move |_, index| {
         let now = reachability(index);
         let changed: BTreeSet<_> = differences(&before, &now);
         before = now;
         let shadows = of_cluster.all().into_iter();
         for shadow in shadows.filter(|s| origin(s).is_some_and(|id| changed.contains(&id))) {
-            queue.push(key(&*shadow));
+            queue.enqueue(key(&*shadow));
         }
     });
     let state =
         State { client: client.clone(), events: ctx.events.clone(), shadows, slices, clusters };
-    ctx.shutdown.or(queue::run("shadow_endpoint_slice", asked, |key| state.reconcile(key))).await;
+    ctx.shutdown
+        .or(queue::run("shadow_endpoint_slice", receiver, |key| state.reconcile(key)))
+        .await;
 }
 
 /// An EndpointSlice could not be reconciled.
@@ -78,7 +80,7 @@ struct State {
 impl State {
     /// A ShadowEndpointSlice and its EndpointSlice have the same name.
     async fn reconcile(&self, (namespace, name): Key) -> Result<(), Error> {
-        tokio::join!(self.shadows.filled(), self.slices.filled(), self.clusters.filled());
+        tokio::join!(self.shadows.synced(), self.slices.synced(), self.clusters.synced());
         let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
         let shadow = self.shadows.get(&namespace, &name);
         let shadow = shadow.filter(|shadow| shadow.meta().deletion_timestamp.is_none());

@@ -102,15 +102,15 @@ async fn reconcile(shadow: &ShadowPod, keeper: &Keeper) -> Result<(), KeepError>
 impl Keeper {
     /// Reconciles ShadowPods when they or pods of the same name change.
     async fn run(self, watches: &Watches, shutdown: &Shutdown) {
-        let (queue, asked) = queue();
+        let (queue, receiver) = queue();
         let shadows = watches.of::<ShadowPod>();
-        shadows.feed(&queue, |shadow| [key(shadow)]);
+        shadows.enqueue(&queue, |shadow| [key(shadow)]);
         let known = shadows.clone();
-        watches.of::<Pod>().feed(&queue, move |pod| {
+        watches.of::<Pod>().enqueue(&queue, move |pod| {
             let (namespace, name) = key(pod);
             known.get(&namespace, &name).map(|_| (namespace, name))
         });
-        let work = queue::run("shadow-pod", asked, async |(namespace, name)| {
+        let work = queue::run("shadow-pod", receiver, async |(namespace, name)| {
             match shadows.get(&namespace, &name) {
                 Some(shadow) => reconcile(&shadow, &self).await,
                 None => Ok(()),

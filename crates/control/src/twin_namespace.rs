@@ -28,7 +28,7 @@ use tombolo_core::{
 use tombolo_runtime::{
     finalizer,
     observe::{IndexBy, Watched},
-    queue::{self, Again, Queue, queue},
+    queue::{self, Queue, Requeue, queue},
     writer,
 };
 use tracing::info;
@@ -41,11 +41,11 @@ use crate::context::Context;
 
 /// Runs until shutdown.
 pub async fn run(ctx: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let state = State::new(&ctx);
-    state.feed(&queue);
-    let work = queue::run("twin_namespace", asked, async |tenant: String| {
-        state.filled().await;
+    state.enqueue(&queue);
+    let work = queue::run("twin_namespace", receiver, async |tenant: String| {
+        state.synced().await;
         state.reconcile(&tenant).await
     });
     ctx.shutdown.or(work).await;
@@ -112,31 +112,31 @@ impl State {
     }
 
     /// Enqueues tenant namespaces.
-    fn feed(&self, queue: &Queue<String>) {
-        self.maps.feed(queue, ResourceExt::namespace);
-        self.requests.feed(queue, ResourceExt::namespace);
-        self.offers.feed(queue, ResourceExt::namespace);
+    fn enqueue(&self, queue: &Queue<String>) {
+        self.maps.enqueue(queue, ResourceExt::namespace);
+        self.requests.enqueue(queue, ResourceExt::namespace);
+        self.offers.enqueue(queue, ResourceExt::namespace);
         let concerned = self.concerned.clone();
-        self.namespaces.feed_changes(queue, move |change| concerned.by_change(&change));
-        self.bindings.feed(queue, &self.concerned);
+        self.namespaces.enqueue_changes(queue, move |change| concerned.by_change(&change));
+        self.bindings.enqueue(queue, &self.concerned);
     }
 
-    async fn filled(&self) {
+    async fn synced(&self) {
         tokio::join!(
-            self.bindings.filled(),
-            self.offers.filled(),
-            self.received.filled(),
-            self.requests_in.filled(),
-            self.twins.filled(),
+            self.bindings.synced(),
+            self.offers.synced(),
+            self.received.synced(),
+            self.requests_in.synced(),
+            self.twins.synced(),
         );
     }
 
     /// Reconciles the maps from the cluster of a tenant namespace. The namespace tells which
     /// cluster that is: the labels of a map are written by its sender.
-    async fn reconcile(&self, tenant: &str) -> Result<Again, Error> {
+    async fn reconcile(&self, tenant: &str) -> Result<Requeue, Error> {
         let namespace = self.namespaces.get("", tenant);
         let Some(home) = namespace.and_then(|namespace| peer_of(&namespace)) else {
-            return Ok(Again::WhenAsked);
+            return Ok(Requeue::OnChange);
         };
         let maps = self.received.get(tenant);
         let requests = self.requests_in.get(tenant);
@@ -154,7 +154,7 @@ impl State {
         }
         outcome?;
         let left = deletion_due_in(stage, offer.as_ref(), now).filter(|_| !maps.is_empty());
-        Ok(left.map_or(Again::WhenAsked, Again::After))
+        Ok(left.map_or(Requeue::OnChange, Requeue::After))
     }
 
     /// The twins of a cluster, and existing namespaces with a name that its map requests.

@@ -93,7 +93,7 @@ pub async fn serve(ctx: Arc<Context>, listener: TcpListener) -> Result<(), Error
         .handle(handle.clone())
         .serve(router.into_make_service());
     let end = async {
-        ctx.shutdown.asked().await;
+        ctx.shutdown.triggered().await;
         handle.graceful_shutdown(Some(Duration::from_secs(5)));
     };
     let (served, (), ()) = tokio::join!(server, follow, end);

@@ -78,8 +78,8 @@ async fn a_peering_starts_survives_faults_and_leaves_nothing_behind() {
     assert_eq!(offer_lists.load(Ordering::Relaxed), 1, "milan listed its offers more than once");
 
     // The controllers restart.
-    at_rome.ask();
-    at_milan.ask();
+    at_rome.trigger();
+    at_milan.trigger();
     let at_rome = start(&rome);
     let at_milan = start(&milan);
 
@@ -110,8 +110,8 @@ async fn a_peering_starts_survives_faults_and_leaves_nothing_behind() {
     milan.says("rome", "IncomingPeering", "Pending").await;
     auto_accept(&milan, true).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
-    at_rome.ask();
-    at_milan.ask();
+    at_rome.trigger();
+    at_milan.trigger();
 }
 
 /// Checks that the requests in the status of a ForeignCluster exist.

@@ -32,5 +32,5 @@ async fn the_pod_is_created_once_its_name_is_free() {
     milan.until_in("twin", "web", annotated).await;
     milan.delete_in::<Pod>("twin", "web").await;
     milan.until_in::<Pod>("twin", "web", |pod| !pod.owner_references().is_empty()).await;
-    shutdown.ask();
+    shutdown.trigger();
 }

@@ -44,7 +44,7 @@ const CALM: Duration = Duration::from_millis(100);
 /// Time after which something that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs until the end is asked for. What was made stays: the node's traffic goes on without us.
+/// Runs until shutdown. What was made stays: the node's traffic goes on without us.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let IpAddr::V4(node) = settings.host_ip else {
         bail!("the node's address {} is not IPv4: only that is served", settings.host_ip);
@@ -81,8 +81,8 @@ impl Agent {
     }
 
     async fn work(&self, ready: &watch::Sender<bool>) -> anyhow::Result<()> {
-        self.observer.filled().await;
-        self.heartbeat.filled().await;
+        self.observer.synced().await;
+        self.heartbeat.synced().await;
         let mut network = self.machine.watch()?;
         let mut wrong = BTreeMap::new();
         loop {
@@ -114,7 +114,7 @@ impl Agent {
 
     /// `wrong` is what has been said to be wrong.
     async fn step(&self, wrong: &mut BTreeMap<ClusterId, Mismatch>) -> anyhow::Result<()> {
-        if self.uninstall.is_asked() {
+        if self.uninstall.is_requested() {
             if !self.uninstall.is_reported() {
                 self.machine.remove().await?;
                 info!("removed everything from the node");

@@ -32,7 +32,7 @@ const HEALTH_PORT: u16 = 10282;
 /// Time after which something that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs until the end is asked for. What was made stays, so that connections outlive a restart: the
+/// Runs until shutdown. What was made stays, so that connections outlive a restart: the
 /// next one on this node goes on with it, and when another node has the next one, the agent removes it.
 pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (ready, is_ready) = watch::channel(false);
@@ -59,7 +59,7 @@ impl fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// One that works at a place for the cluster of `client`, until the end is asked for.
+    /// One that works at a place for the cluster of `client`, until shutdown.
     pub fn new(client: Client, place: Place, settings: Settings, shutdown: &Shutdown) -> Self {
         let mut observer = Observer::new();
         let uninstall = Uninstall::follow(&client, &mut observer, "gateway", &settings.node_name);
@@ -68,9 +68,9 @@ impl Gateway {
 
     /// Works; says when it is ready.
     pub async fn work(&self, ready: &watch::Sender<bool>) {
-        self.shutdown.or(self.observer.filled()).await;
+        self.shutdown.or(self.observer.synced()).await;
         ready.send_replace(true);
-        while !self.shutdown.is_asked() {
+        while !self.shutdown.is_triggered() {
             if let Err(error) = self.turn().await {
                 warn!("{error:#}");
                 self.shutdown.or(time::sleep(RETRY)).await;
@@ -80,7 +80,7 @@ impl Gateway {
 
     /// One thing after the other: to be removed, to wait, to be active.
     async fn turn(&self) -> anyhow::Result<()> {
-        if self.uninstall.is_asked() {
+        if self.uninstall.is_requested() {
             if !self.uninstall.is_reported() {
                 self.remove().await?;
                 self.uninstall.report().await.context("report that the node is clean")?;
@@ -99,14 +99,14 @@ impl Gateway {
 
     /// Serves until another gateway is active, or none is to be.
     async fn serve_as_leader(&self, leading: &mut Leading) -> anyhow::Result<()> {
-        if self.shutdown.is_asked() {
+        if self.shutdown.is_triggered() {
             return Ok(());
         }
         let result = tokio::select! {
             result = self.serve() => result,
             () = self.uninstalling() => Ok(()),
             () = self.replaced(leading) => Ok(()),
-            () = self.shutdown.asked() => return Ok(()),
+            () = self.shutdown.triggered() => return Ok(()),
         };
         // Another node has the gateway, or none any more.
         if result.is_ok() {
@@ -131,7 +131,7 @@ impl Gateway {
     async fn replaced(&self, leading: &mut Leading) {
         let api = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE);
         loop {
-            leading.shutdown.asked().await;
+            leading.shutdown.triggered().await;
             self.shutdown.or(time::sleep(RETRY)).await;
             let Ok(lease) = api.get_opt(GATEWAY_LEASE).await else { continue };
             let holder = lease.and_then(|lease| lease.spec?.holder_identity);
@@ -145,7 +145,7 @@ impl Gateway {
     }
 
     async fn uninstalling(&self) {
-        while !self.uninstall.is_asked() {
+        while !self.uninstall.is_requested() {
             self.observer.changed().await;
         }
     }

@@ -23,7 +23,7 @@ pub struct Uninstall {
 }
 
 impl Uninstall {
-    /// Follows the ConfigMap. It is known once the observer has filled its indexes.
+    /// Follows the ConfigMap. It is known once the observer is synced.
     pub fn follow(
         client: &Client,
         observer: &mut Observer,
@@ -36,7 +36,7 @@ impl Uninstall {
     }
 
     /// Whether what was made has to go.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.store.state().iter().any(|map| map.metadata.deletion_timestamp.is_none())
     }
 

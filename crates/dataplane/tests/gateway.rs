@@ -127,7 +127,7 @@ impl Running {
     }
 
     async fn end(self) {
-        self.shutdown.ask();
+        self.shutdown.trigger();
         self.task.await.expect("it ends");
     }
 }

@@ -29,7 +29,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (alive, ready) = watch::channel(false);
     let health = health::start(HEALTH_PORT, ready, shutdown.clone());
     alive.send_replace(true);
-    while !shutdown.is_asked() {
+    while !shutdown.is_triggered() {
         let identity = &settings.pod_name;
         let leading =
             leadership::lead(client.clone(), NAMESPACE, MANAGER, identity, &shutdown).await;

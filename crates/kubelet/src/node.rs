@@ -47,7 +47,7 @@ pub(crate) async fn keep(
     let watched = Watched::new(api.clone(), named(&peer.node));
     let mut changes = watched.changes();
     let keeping = async {
-        watched.filled().await;
+        watched.synced().await;
         loop {
             changes.borrow_and_update();
             let seen = watched.only();

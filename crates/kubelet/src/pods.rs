@@ -32,7 +32,7 @@ use tombolo_core::reflect::{
 use tombolo_runtime::{
     events::Events,
     observe::{Changed, Object, Watched},
-    queue::{self, Asked, Queue, queue},
+    queue::{self, Queue, Receiver, queue},
     writer,
 };
 
@@ -75,13 +75,13 @@ impl Pods {
     pub(crate) fn new(
         peer: Arc<Peer>,
         inputs: watch::Receiver<PodInputs>,
-    ) -> (Arc<Self>, Asked<Key>) {
-        let (queue, asked) = queue();
+    ) -> (Arc<Self>, Receiver<Key>) {
+        let (queue, receiver) = queue();
         let of_node = watcher::Config::default().fields(&format!("spec.nodeName={}", peer.node));
         let pods = Arc::new_cyclic(|pods| Self {
             inputs,
             events: Events::new(peer.home.clone(), MANAGER),
-            home: Watched::telling(
+            home: Watched::notifying(
                 Api::all(peer.home.clone()),
                 of_node,
                 enqueue_pods(pods.clone(), key::<RawPod>),
@@ -90,13 +90,13 @@ impl Pods {
             queue,
             peer,
         });
-        (pods, asked)
+        (pods, receiver)
     }
 
     /// Reconciles pods until the shutdown of the peer.
-    pub(crate) async fn run(self: Arc<Self>, asked: Asked<Key>) {
+    pub(crate) async fn run(self: Arc<Self>, receiver: Receiver<Key>) {
         let name = format!("pods of {}", self.peer.node);
-        let working = queue::run(&name, asked, |key| self.reconcile(key));
+        let working = queue::run(&name, receiver, |key| self.reconcile(key));
         let shutdown = &self.peer.shutdown;
         tokio::join!(shutdown.or(working), shutdown.or(self.follow()));
     }
@@ -113,8 +113,8 @@ impl Pods {
     }
 
     /// Whether the local pods have been listed.
-    pub(crate) fn is_filled(&self) -> bool {
-        self.home.is_filled()
+    pub(crate) fn is_synced(&self) -> bool {
+        self.home.is_synced()
     }
 
     /// Number of changes of the local pods: wakes its receivers at each.
@@ -162,14 +162,14 @@ impl Pods {
         let (of_shadow, of_pod) = (home.to_owned(), home.to_owned());
         TwinNamespace {
             name: name.to_owned(),
-            shadows: Watched::telling(
+            shadows: Watched::notifying(
                 Api::namespaced(client.clone(), name),
                 watcher::Config::default().labels(&ours),
                 enqueue_pods(Arc::downgrade(self), move |it: &ShadowPod| {
                     (of_shadow.clone(), it.name_any())
                 }),
             ),
-            pods: Watched::telling(
+            pods: Watched::notifying(
                 Api::namespaced(client.clone(), name),
                 watcher::Config::default().labels(&pods),
                 enqueue_pods(Arc::downgrade(self), move |it: &RawPod| {
@@ -182,18 +182,18 @@ impl Pods {
     /// Enqueues all pods, local and remote ones.
     fn enqueue_all(&self) {
         for pod in self.home.all() {
-            self.queue.push(key(&*pod));
+            self.queue.enqueue(key(&*pod));
         }
         let twins = self.twins.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (home, twin) in twins {
             for shadow in twin.shadows.all() {
-                self.queue.push((home.clone(), shadow.name_any()));
+                self.queue.enqueue((home.clone(), shadow.name_any()));
             }
         }
     }
 
     async fn reconcile(&self, (namespace, name): Key) -> Result<(), PodError> {
-        if !self.home.is_filled() {
+        if !self.home.is_synced() {
             return Ok(());
         }
         let home = self.home.get(&namespace, &name);
@@ -208,7 +208,7 @@ impl Pods {
             not_ready: inputs.not_ready.as_ref(),
             now: Timestamp::now(),
         };
-        let blind = twin.is_some_and(|t| !t.shadows.is_filled() || !t.pods.is_filled());
+        let blind = twin.is_some_and(|t| !t.shadows.is_synced() || !t.pods.is_synced());
         if blind {
             return match home.as_deref() {
                 Some(pod) => {
@@ -420,7 +420,7 @@ where
         // `Pods` is not constructed yet. Its start enqueues all pods.
         let Some(pods) = pods.upgrade() else { return };
         match changed {
-            Changed::One(object) => pods.queue.push(key_of(object)),
+            Changed::One(object) => pods.queue.enqueue(key_of(object)),
             Changed::Any => pods.enqueue_all(),
         }
     }

@@ -52,7 +52,7 @@ pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shu
     let mut tasks = Tasks::new();
     let mut wrong = BTreeMap::new();
     let work = async {
-        state.observer.filled().await;
+        state.observer.synced().await;
         loop {
             let networks = state.networks(&mut wrong);
             state.update(&shared, &networks, &mut running, &mut tasks);

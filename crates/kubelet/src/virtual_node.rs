@@ -96,7 +96,7 @@ struct ShutdownOnDrop(Shutdown);
 
 impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
-        self.0.ask();
+        self.0.trigger();
     }
 }
 
@@ -174,11 +174,11 @@ async fn run_once(
     let port = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
     let (port, listener) = port.map_err(|source| Error::Listen(node.clone(), source))?;
 
-    let (pods, asked) = Pods::new(peer.clone(), sources.pods.clone());
+    let (pods, receiver) = Pods::new(peer.clone(), sources.pods.clone());
     let mut tasks = Tasks::new();
     let kept = node::keep(peer.clone(), port, sources.inputs.clone(), peer.shutdown.child());
     tasks.spawn(format!("node {node}"), kept);
-    tasks.spawn(format!("pods of {node}"), pods.clone().run(asked));
+    tasks.spawn(format!("pods of {node}"), pods.clone().run(receiver));
     let served = api::serve(listener, shared.gate.clone(), peer.clone(), pods.clone());
     tasks.spawn(format!("kubelet API of {node}"), served);
     let reflected = reflection::run(peer.clone(), shared.homes.clone());
@@ -201,7 +201,7 @@ async fn run_once(
     if !drained {
         return Ok(());
     }
-    peer.shutdown.ask();
+    peer.shutdown.trigger();
     tasks.join_all().await;
     node::remove(&peer).await?;
     release(shared, &offer).await?;
@@ -306,7 +306,7 @@ async fn drain(peer: &Peer, pods: &Pods, inputs: &mut watch::Receiver<Inputs>) {
         changes.borrow_and_update();
         let left: Vec<Arc<RawPod>> =
             pods.at_home().into_iter().filter(|pod| !pod.is_of_daemon_set()).collect();
-        if pods.is_filled() && left.is_empty() {
+        if pods.is_synced() && left.is_empty() {
             return;
         }
         for pod in left.iter().filter(|pod| !pod.is_deleting()) {

@@ -26,7 +26,7 @@ pub struct Error {
     source: io::Error,
 }
 
-/// Answers in a task of its own, until the end is asked for.
+/// Answers in a task of its own, until shutdown.
 pub fn start(
     port: u16,
     ready: watch::Receiver<bool>,
@@ -35,7 +35,7 @@ pub fn start(
     Task::spawn_fallible(TASK, serve(port, ready, shutdown))
 }
 
-/// Serves `/healthz`, `/readyz` and `/metrics` until the end is asked for.
+/// Serves `/healthz`, `/readyz` and `/metrics` until shutdown.
 pub async fn serve(
     port: u16,
     ready: watch::Receiver<bool>,
@@ -57,7 +57,7 @@ async fn answer(port: u16, ready: watch::Receiver<bool>, shutdown: Shutdown) -> 
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(is_ready))
         .route("/metrics", get(async || measured()));
-    axum::serve(listener, router).with_graceful_shutdown(shutdown.asked_owned()).await
+    axum::serve(listener, router).with_graceful_shutdown(shutdown.triggered_owned()).await
 }
 
 fn measured() -> Response {

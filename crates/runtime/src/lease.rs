@@ -46,12 +46,12 @@ impl Leading {
     /// even before `shutdown` is triggered.
     pub fn is_over(&self) -> bool {
         let renewed = self.renewed.as_ref().map(|renewed| *renewed.borrow());
-        self.shutdown.is_asked() || renewed.is_some_and(|renewed| left(renewed).is_zero())
+        self.shutdown.is_triggered() || renewed.is_some_and(|renewed| left(renewed).is_zero())
     }
 
     /// Triggers the shutdown, and waits a short time for the release of the lease.
     pub async fn end(self) {
-        self.shutdown.ask();
+        self.shutdown.trigger();
         if let Some(renewal) = &self.renewal {
             let _ = timeout(RENEW, renewal.ended()).await;
         }
@@ -75,7 +75,7 @@ pub async fn lead(
         observed: None,
         renewed: watch::Sender::new(Instant::now()),
     };
-    while !shutdown.is_asked() {
+    while !shutdown.is_triggered() {
         match candidate.try_acquire().await {
             Ok(true) => break,
             Ok(false) => {}
@@ -112,14 +112,14 @@ impl Candidate {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
                     warn!(lease = self.name, "another process has become the leader");
-                    return leading.ask();
+                    return leading.trigger();
                 }
                 Ok(Err(error)) => warn!(lease = self.name, "renew the lease: {error}"),
                 Err(_) => warn!(lease = self.name, "renew the lease: no response in time"),
             }
             if self.left().is_zero() {
                 warn!(lease = self.name, "lost the leadership: the lease was not renewed in time");
-                return leading.ask();
+                return leading.trigger();
             }
         }
         if let Err(error) = self.release().await {

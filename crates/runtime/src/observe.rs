@@ -30,7 +30,7 @@ pub use watches::Watches;
 /// Watches with a common notification. Watches that are not shared end with it.
 #[derive(Debug, Default)]
 pub struct Observer {
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
     watches: Vec<Held>,
     /// Time until the next reconciliation without a change.
     period: Option<Duration>,
@@ -49,10 +49,10 @@ impl Observer {
 
     /// Adds a shared watch. Every change notifies.
     pub fn share<K: Object>(&mut self, watched: Arc<Watched<K>>) -> Store<K> {
-        let bell = Arc::downgrade(&self.bell);
-        watched.tell_while(move |_, _| match bell.upgrade() {
-            Some(bell) => {
-                bell.notify_one();
+        let notify = Arc::downgrade(&self.notify);
+        watched.notify_while(move |_, _| match notify.upgrade() {
+            Some(notify) => {
+                notify.notify_one();
                 true
             }
             None => false,
@@ -63,27 +63,27 @@ impl Observer {
     }
 
     /// Reconciles after this time too, if nothing changes.
-    pub fn look_again_after(&mut self, period: Duration) {
+    pub fn reconcile_every(&mut self, period: Duration) {
         self.period = Some(period);
     }
 
     /// Waits until all watches are synced.
-    pub async fn filled(&self) {
+    pub async fn synced(&self) {
         for watch in &self.watches {
-            watched::filled(&watch.changes).await;
+            watched::synced(&watch.changes).await;
         }
     }
 
     /// Waits for the next change. Several changes may notify once.
     pub async fn changed(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
     /// The same as a stream. A notification that it yields does not wake [`Self::changed`].
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
-        futures::stream::unfold(self.bell.clone(), async |bell| {
-            bell.notified().await;
-            Some(((), bell))
+        futures::stream::unfold(self.notify.clone(), async |notify| {
+            notify.notified().await;
+            Some(((), notify))
         })
         .boxed()
     }
@@ -99,7 +99,7 @@ impl Observer {
         Reconciled: Future<Output = Result<(), E>>,
     {
         let work = async {
-            self.filled().await;
+            self.synced().await;
             let mut delay = FIRST_RETRY;
             loop {
                 match reconcile().await {

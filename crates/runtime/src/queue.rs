@@ -30,17 +30,17 @@ pub struct Queue<K>(mpsc::UnboundedSender<K>);
 
 /// The receiving end of a queue.
 #[derive(Debug)]
-pub struct Asked<K>(mpsc::UnboundedReceiver<K>);
+pub struct Receiver<K>(mpsc::UnboundedReceiver<K>);
 
 /// A new queue.
-pub fn queue<K>() -> (Queue<K>, Asked<K>) {
-    let (queue, asked) = mpsc::unbounded_channel();
-    (Queue(queue), Asked(asked))
+pub fn queue<K>() -> (Queue<K>, Receiver<K>) {
+    let (queue, receiver) = mpsc::unbounded_channel();
+    (Queue(queue), Receiver(receiver))
 }
 
 impl<K> Queue<K> {
     /// Enqueues a key.
-    pub fn push(&self, key: K) {
+    pub fn enqueue(&self, key: K) {
         // An error means that the reconciler has ended.
         let _ = self.0.send(key);
     }
@@ -53,13 +53,13 @@ impl<K> Queue<K> {
 
 /// When to reconcile a key again after a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Requeue {
     /// When it is enqueued.
-    WhenAsked,
+    OnChange,
     /// After this time, if it is not enqueued before.
     After(Duration),
     /// With the backoff of a failure, but without a log line.
-    Soon,
+    Backoff,
 }
 
 /// Where a key waits for its turn. Keys in one lane never wait for keys in the other.
@@ -81,9 +81,9 @@ impl Lane {
     }
 }
 
-impl From<()> for Again {
+impl From<()> for Requeue {
     fn from((): ()) -> Self {
-        Self::WhenAsked
+        Self::OnChange
     }
 }
 
@@ -96,30 +96,30 @@ impl<K> Clone for Queue<K> {
 /// Calls `reconcile` for every key until all senders are gone.
 pub async fn run<K, Reconciled, Then, E>(
     name: &str,
-    asked: Asked<K>,
+    receiver: Receiver<K>,
     reconcile: impl Fn(K) -> Reconciled,
 ) where
     K: Ord + Clone + Debug,
     Reconciled: Future<Output = Result<Then, E>>,
-    Then: Into<Again>,
+    Then: Into<Requeue>,
     E: Error,
 {
-    run_in_lanes(name, asked, |_| Lane::Main, reconcile).await;
+    run_in_lanes(name, receiver, |_| Lane::Main, reconcile).await;
 }
 
 /// The same with a lane for slow keys.
 pub async fn run_in_lanes<K, Reconciled, Then, E>(
     name: &str,
-    asked: Asked<K>,
+    receiver: Receiver<K>,
     lane: impl Fn(&K) -> Lane,
     reconcile: impl Fn(K) -> Reconciled,
 ) where
     K: Ord + Clone + Debug,
     Reconciled: Future<Output = Result<Then, E>>,
-    Then: Into<Again>,
+    Then: Into<Requeue>,
     E: Error,
 {
-    let Asked(mut asked) = asked;
+    let Receiver(mut receiver) = receiver;
     let mut waiting: Waiting<K> = Waiting::default();
     let mut at_work: BTreeMap<K, Lane> = BTreeMap::new();
     let mut enqueued_meanwhile = BTreeSet::new();
@@ -137,7 +137,7 @@ pub async fn run_in_lanes<K, Reconciled, Then, E>(
             continue;
         }
         let key = tokio::select! {
-            key = asked.recv() => match key {
+            key = receiver.recv() => match key {
                 Some(key) => key,
                 None => return,
             },
@@ -145,10 +145,10 @@ pub async fn run_in_lanes<K, Reconciled, Then, E>(
             Some((key, reconciled)) = work.next() => {
                 at_work.remove(&key);
                 match reconciled.map(Into::into) {
-                    Ok(Again::Soon) => timers.start(key.clone(), failures.add(&key)),
+                    Ok(Requeue::Backoff) => timers.start(key.clone(), failures.add(&key)),
                     Ok(then) => {
                         failures.reset(&key);
-                        if let Again::After(delay) = then {
+                        if let Requeue::After(delay) = then {
                             timers.start(key.clone(), delay);
                         }
                     }
@@ -243,26 +243,26 @@ mod tests {
 
     /// Runs the queue until `end` has a permit.
     async fn run_until_ended<K, Reconciled, Then>(
-        asked: Asked<K>,
+        receiver: Receiver<K>,
         end: &Semaphore,
         reconcile: impl Fn(K) -> Reconciled,
     ) where
         K: Ord + Clone + Debug,
         Reconciled: Future<Output = Result<Then, io::Error>>,
-        Then: Into<Again>,
+        Then: Into<Requeue>,
     {
         tokio::select! {
-            () = run("test", asked, reconcile) => unreachable!("the queue is open"),
+            () = run("test", receiver, reconcile) => unreachable!("the queue is open"),
             ended = end.acquire() => drop(ended.expect("it is never closed")),
         }
     }
 
     #[tokio::test]
     async fn a_key_that_is_enqueued_while_it_is_reconciled_is_reconciled_again_afterwards() {
-        let (queue, asked) = queue();
+        let (queue, receiver) = queue();
         let (running, calls, end) = (Cell::new(false), Cell::new(0), Semaphore::new(0));
-        queue.push("a");
-        run_until_ended(asked, &end, async |key| {
+        queue.enqueue("a");
+        run_until_ended(receiver, &end, async |key| {
             if key == "last" {
                 let_others_work().await;
                 end.add_permits(1);
@@ -270,8 +270,8 @@ mod tests {
             }
             assert!(!running.replace(true), "it is already being reconciled");
             match calls.replace(calls.get() + 1) {
-                0 => (0..5).for_each(|_| queue.push(key)),
-                _ => queue.push("last"),
+                0 => (0..5).for_each(|_| queue.enqueue(key)),
+                _ => queue.enqueue("last"),
             }
             let_others_work().await;
             running.set(false);
@@ -289,10 +289,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failed_key_is_reconciled_again() {
-        let (queue, asked) = queue();
+        let (queue, receiver) = queue();
         let (calls, end) = (Cell::new(0), Semaphore::new(0));
-        queue.push(1);
-        run_until_ended(asked, &end, async |_| {
+        queue.enqueue(1);
+        run_until_ended(receiver, &end, async |_| {
             calls.update(|calls| calls + 1);
             if calls.get() < 3 {
                 return Err(io::Error::other("not yet"));
@@ -306,16 +306,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_reconciled_again_after_the_requested_time() {
-        let (queue, asked) = queue();
+        let (queue, receiver) = queue();
         let (calls, end) = (Cell::new(0), Semaphore::new(0));
         let (start, pause) = (Instant::now(), Duration::from_secs(60));
-        queue.push(1);
-        run_until_ended(asked, &end, async |_| {
+        queue.enqueue(1);
+        run_until_ended(receiver, &end, async |_| {
             calls.update(|calls| calls + 1);
             if calls.get() == 3 {
                 end.add_permits(1);
             }
-            Ok(Again::After(pause))
+            Ok(Requeue::After(pause))
         })
         .await;
         assert!(start.elapsed() >= pause * 2);
@@ -323,11 +323,11 @@ mod tests {
 
     #[tokio::test]
     async fn keys_are_reconciled_in_the_order_in_which_they_were_enqueued() {
-        let (queue, asked) = queue();
+        let (queue, receiver) = queue();
         let (order, end) = (RefCell::new(Vec::new()), Semaphore::new(0));
         let keys = [3, 1, 2, 0];
-        keys.into_iter().for_each(|key| queue.push(key));
-        run_until_ended(asked, &end, async |key| {
+        keys.into_iter().for_each(|key| queue.enqueue(key));
+        run_until_ended(receiver, &end, async |key| {
             order.borrow_mut().push(key);
             if order.borrow().len() == keys.len() {
                 end.add_permits(1);
@@ -340,13 +340,13 @@ mod tests {
 
     #[tokio::test]
     async fn keys_in_the_main_lane_do_not_wait_for_slow_keys() {
-        let (queue, asked) = queue();
+        let (queue, receiver) = queue();
         let (slow, end) = (Cell::new(0), Semaphore::new(0));
         let many = 3 * Lane::Slow.width();
-        (0..many).for_each(|key| queue.push(key));
-        queue.push(many);
+        (0..many).for_each(|key| queue.enqueue(key));
+        queue.enqueue(many);
         let lane = |key: &usize| if *key == many { Lane::Main } else { Lane::Slow };
-        let work = run_in_lanes("test", asked, lane, async |key| {
+        let work = run_in_lanes("test", receiver, lane, async |key| {
             if key == many {
                 let_others_work().await;
                 end.add_permits(1);
@@ -376,8 +376,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_queue_ends_with_its_last_sender() {
-        let (queue, asked) = queue::<u8>();
+        let (queue, receiver) = queue::<u8>();
         drop(queue);
-        run("test", asked, async |_| Ok::<(), io::Error>(())).await;
+        run("test", receiver, async |_| Ok::<(), io::Error>(())).await;
     }
 }

@@ -26,34 +26,34 @@ impl Shutdown {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
             }
-            token.ask();
+            token.trigger();
         });
         Ok((shutdown, task))
     }
 
     /// Triggers the shutdown.
-    pub fn ask(&self) {
+    pub fn trigger(&self) {
         self.0.cancel();
     }
 
     /// Triggers the shutdown when the guard is dropped, also by a panic.
     #[must_use]
-    pub fn ask_on_drop(&self) -> DropGuard {
+    pub fn trigger_on_drop(&self) -> DropGuard {
         self.0.clone().drop_guard()
     }
 
     /// Whether the shutdown was triggered.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_triggered(&self) -> bool {
         self.0.is_cancelled()
     }
 
     /// Waits until the shutdown is triggered.
-    pub async fn asked(&self) {
+    pub async fn triggered(&self) {
         self.0.cancelled().await;
     }
 
     /// The same as a future that borrows nothing.
-    pub fn asked_owned(&self) -> impl Future<Output = ()> + Send + Sync + 'static {
+    pub fn triggered_owned(&self) -> impl Future<Output = ()> + Send + Sync + 'static {
         self.0.clone().cancelled_owned()
     }
 

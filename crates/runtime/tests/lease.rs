@@ -52,7 +52,7 @@ async fn a_leader_with_a_wrong_clock_leads_until_it_stops(client: &Client) {
     let stopped = Instant::now();
     waiting.await.expect("it leads");
     assert!(stopped.elapsed() > Duration::from_secs(1), "the lease had just been renewed");
-    shutdown.ask();
+    shutdown.trigger();
 }
 
 async fn annotating_the_lease_does_not_end_the_leadership(client: &Client) {
@@ -75,7 +75,7 @@ async fn annotating_the_lease_does_not_end_the_leadership(client: &Client) {
         }
         assert!(!leading.is_over(), "it still leads");
     }
-    shutdown.ask();
+    shutdown.trigger();
 }
 
 async fn apply(leases: &Api<Lease>, name: &str, manager: &str, mut lease: serde_json::Value) {

@@ -28,7 +28,7 @@ impl Watches {
     ) -> Result<Option<T>> {
         let checks = async {
             // Before the first list, an object may be missing only from the cache.
-            self.0.filled().await;
+            self.0.synced().await;
             loop {
                 match check() {
                     Some(value) => return value,

@@ -33,10 +33,12 @@ spec:
     assert_eq!(said.trim(), concat!("tombolo ", env!("CARGO_PKG_VERSION")));
 }
 
+/// The size of the program itself depends on its profile; `make image` checks that of a release.
 #[test]
-fn the_image_is_a_small_tar() {
+fn the_image_adds_little_to_the_program() {
     let tar = std::env::temp_dir().join(format!("tombolo-image-{}.tar", std::process::id()));
-    let output = std::process::Command::new(static_program())
+    let program = static_program();
+    let output = std::process::Command::new(&program)
         .args(["image", "--output"])
         .arg(&tar)
         .output()
@@ -44,5 +46,6 @@ fn the_image_is_a_small_tar() {
     let size = std::fs::metadata(&tar).unwrap().len();
     std::fs::remove_file(&tar).unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert!(size < 40_000_000, "{size} bytes");
+    let added = size.saturating_sub(std::fs::metadata(&program).unwrap().len());
+    assert!(added < 100_000, "{added} bytes besides the program");
 }

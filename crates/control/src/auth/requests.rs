@@ -97,7 +97,7 @@ impl Requests {
     }
 
     pub async fn ready(&self) {
-        self.seen.filled().await;
+        self.seen.synced().await;
     }
 
     /// The token for this cluster only, or an empty one.

@@ -63,7 +63,7 @@ impl Domains {
 
     /// Waits until the SearchDomains are listed.
     pub async fn known(&self) {
-        self.watched.filled().await;
+        self.watched.synced().await;
     }
 
     /// UIDs of all SearchDomains.

@@ -80,7 +80,7 @@ impl Entries {
 
     /// Waits until the ForeignClusters are listed.
     pub async fn known(&self) {
-        self.known.filled().await;
+        self.known.synced().await;
     }
 
     /// Writes the entries of clusters announced in the local network. Returns the names of those

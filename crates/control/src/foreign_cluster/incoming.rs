@@ -34,19 +34,19 @@ use crate::{
 
 /// Runs until shutdown.
 pub(super) async fn run(context: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let requests = context.watches.of::<ResourceRequest>();
     let from_elsewhere = |request: &ResourceRequest| received_from(request.meta()).is_some();
-    requests.feed(&queue, move |request| from_elsewhere(request).then(|| key(request)));
+    requests.enqueue(&queue, move |request| from_elsewhere(request).then(|| key(request)));
     let known = context.watches.of::<ForeignCluster>();
     let all = requests.clone();
     // Once the entry of an earlier request is gone, the next one can be created.
-    known.feed(&queue, move |_| {
+    known.enqueue(&queue, move |_| {
         let all = all.index().state_filter(from_elsewhere);
         all.iter().map(|request| key(&**request)).collect::<Vec<_>>()
     });
-    let work = queue::run("incoming-peering", asked, async |(namespace, name)| {
-        known.filled().await;
+    let work = queue::run("incoming-peering", receiver, async |(namespace, name)| {
+        known.synced().await;
         match requests.get(&namespace, &name) {
             Some(request) => reconcile(&request, &context, &known).await,
             None => Ok(()),

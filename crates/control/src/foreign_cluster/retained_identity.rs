@@ -18,7 +18,7 @@ use tombolo_core::{
 };
 use tombolo_runtime::{
     observe::Watched,
-    queue::{self, Again, queue},
+    queue::{self, Requeue, queue},
     writer,
 };
 use tracing::info;
@@ -34,18 +34,18 @@ const MAX_RETAINED: usize = 256;
 
 /// Runs until shutdown.
 pub(super) async fn run(context: Arc<Context>) {
-    let (queue, asked) = queue();
+    let (queue, receiver) = queue();
     let (namespaces, known) =
         (context.watches.of::<Namespace>(), context.watches.of::<ForeignCluster>());
-    namespaces.feed(&queue, |namespace| until(namespace).map(|_| namespace.name_any()));
+    namespaces.enqueue(&queue, |namespace| until(namespace).map(|_| namespace.name_any()));
     // When the last entry of a cluster is gone, the identity has no owner.
     let index = namespaces.index().clone();
-    known.feed(&queue, move |entry| retained_for(&index, entry));
-    let work = queue::run("retained-identity", asked, async |name: String| {
-        known.filled().await;
+    known.enqueue(&queue, move |entry| retained_for(&index, entry));
+    let work = queue::run("retained-identity", receiver, async |name: String| {
+        known.synced().await;
         match namespaces.get("", &name) {
             Some(namespace) => reconcile(&namespace, &context, &known).await,
-            None => Ok(Again::WhenAsked),
+            None => Ok(Requeue::OnChange),
         }
     });
     context.shutdown.or(work).await;
@@ -109,25 +109,25 @@ async fn reconcile(
     namespace: &Namespace,
     context: &Context,
     known: &Watched<ForeignCluster>,
-) -> Result<Again, Error> {
+) -> Result<Requeue, Error> {
     let (Some(end), Some(peer)) = (until(namespace), peer_of(namespace)) else {
-        return Ok(Again::WhenAsked);
+        return Ok(Requeue::OnChange);
     };
     let ends = namespace.metadata.deletion_timestamp.is_some();
     if ends || !with_id(known.index(), &peer).is_empty() {
         // The identity belongs to that entry. Its deletion enqueues this namespace again.
-        return Ok(Again::WhenAsked);
+        return Ok(Requeue::OnChange);
     }
     let now = Timestamp::now();
     if now < end {
-        return Ok(Again::After(end.duration_since(now).unsigned_abs()));
+        return Ok(Requeue::After(end.duration_since(now).unsigned_abs()));
     }
     let namespaces = Api::<Namespace>::all(context.client.clone());
     let written = namespaces.get_opt(&namespace.name_any()).await;
     let written = written.map_err(failed(format!("read Namespace {}", namespace.name_any())))?;
     if written.as_ref().and_then(until) != Some(end) {
         // It was retained again, which the watch does not show yet.
-        return Ok(Again::WhenAsked);
+        return Ok(Requeue::OnChange);
     }
     info!(cluster = %peer, "releasing the retained identity: the cluster has not come back");
     let stored = StoredIdentity::read(&context.client, &namespace.name_any()).await?;
@@ -138,7 +138,7 @@ async fn reconcile(
     release(context, namespace, &peer, from).await?;
     // The other cluster may still need the namespace.
     note(context, &namespace.name_any(), None).await?;
-    Ok(Again::WhenAsked)
+    Ok(Requeue::OnChange)
 }
 
 /// Sets or removes the time until which the identity in a namespace is retained.

@@ -110,7 +110,7 @@ where
 /// The peer's tenant namespace from the watch. It may lag: creating it finds an existing one.
 pub(crate) async fn known(context: &Context, peer: &ClusterId) -> Option<Arc<Namespace>> {
     let namespaces = context.watches.of::<Namespace>();
-    namespaces.filled().await;
+    namespaces.synced().await;
     let is_it = |namespace: &Namespace| peer_of(namespace).as_ref() == Some(peer);
     let mut found = namespaces.index().state_filter(is_it);
     found.sort_by_key(|namespace| namespace.metadata.deletion_timestamp.is_some());

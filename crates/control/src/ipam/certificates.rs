@@ -28,7 +28,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60 * 60);
 pub async fn keep(context: Arc<Context>, serving: watch::Sender<Option<Arc<ServerConfig>>>) {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
     let mut observer = Observer::new();
-    observer.look_again_after(LOOK_AGAIN);
+    observer.reconcile_every(LOOK_AGAIN);
     for name in [IPAM_AUTHORITY_SECRET].into_iter().chain(Role::ALL.map(Role::secret_name)) {
         observer.watch(secrets.clone(), named(name));
     }

@@ -38,7 +38,7 @@ pub(super) async fn follow(
 ) {
     let mut observer = Observer::new();
     let (nodes, configs) = (observer.share(watches.of()), observer.share(watches.of()));
-    if shutdown.or(observer.filled()).await.is_none() {
+    if shutdown.or(observer.synced()).await.is_none() {
         return;
     }
     let mut known = None;

@@ -75,7 +75,7 @@ impl Owner {
     pub(super) async fn run(mut self) {
         let shutdown = self.shutdown.clone();
         // Also after a panic: a leader that can't answer would block the other replicas.
-        let _end = shutdown.ask_on_drop();
+        let _end = shutdown.trigger_on_drop();
         while let Some(Some(due)) = shutdown.or(self.next()).await {
             let done = match due {
                 Due::Request(first) => {

@@ -69,7 +69,7 @@ impl AddressService {
         health.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
         let until = shutdown.clone();
         let end = async move {
-            until.asked().await;
+            until.triggered().await;
             for service in ["", SERVICE_NAME] {
                 health.set_service_status(service, ServingStatus::NotServing).await;
             }
@@ -99,7 +99,7 @@ impl AddressService {
         };
         // Health watches never end by themselves.
         let patience = async {
-            shutdown.asked().await;
+            shutdown.triggered().await;
             sleep(DRAIN).await;
         };
         let served = tokio::select! {

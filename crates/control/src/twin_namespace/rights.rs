@@ -58,20 +58,20 @@ impl Bindings {
     }
 
     /// Enqueues tenant namespaces.
-    pub fn feed(&self, queue: &Queue<String>, concerned: &Concerned) {
-        self.identities.feed(queue, ResourceExt::namespace);
+    pub fn enqueue(&self, queue: &Queue<String>, concerned: &Concerned) {
+        self.identities.enqueue(queue, ResourceExt::namespace);
         for (_, bindings) in &self.twins {
             let concerned = concerned.clone();
-            bindings.feed(queue, move |binding| {
+            bindings.enqueue(queue, move |binding| {
                 binding.namespace().map(|twin| concerned.by_twin(&twin)).unwrap_or_default()
             });
         }
     }
 
-    pub async fn filled(&self) {
-        self.identities.filled().await;
+    pub async fn synced(&self) {
+        self.identities.synced().await;
         for (_, bindings) in &self.twins {
-            bindings.filled().await;
+            bindings.synced().await;
         }
     }
 

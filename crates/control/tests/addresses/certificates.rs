@@ -65,7 +65,7 @@ async fn only_clients_with_a_certificate_are_accepted() {
     wrong.data.as_mut().unwrap().insert("ca.crt".into(), ByteString(pem.into_bytes()));
     let other_ca = Identity::of(&wrong).unwrap().client().unwrap();
     assert_is_refused(secured(address, other_ca)).await;
-    end.ask();
+    end.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +98,7 @@ async fn a_certificate_is_renewed_and_used() {
     }
     let wanted = certificate(&stored(IPAM_SERVER_SECRET).await, "tls.crt");
     is_served(&rome, address, &wanted).await;
-    end.ask();
+    end.trigger();
 }
 
 /// The address service with mutual TLS, with turin as a peer.

@@ -27,7 +27,7 @@ use crate::{
 async fn a_claim_that_conflicts_with_the_former_writer_is_retried() {
     let (rome, _alone) = Side::alone("rome").await;
     let (ipam, _, service) = rome.serve().await;
-    service.ask();
+    service.trigger();
     let ended = async || ipam.external_cidr().await.is_err();
     eventually("the former service has stopped", ended, |it| *it).await;
 
@@ -52,8 +52,8 @@ async fn a_claim_that_conflicts_with_the_former_writer_is_retried() {
     let (ipam, _, service) = rome.serve_at(client, Arc::new(Timestamp::now)).await;
     assert!(!is_first.load(Ordering::Relaxed), "the conflict has happened");
     ipam.external_cidr().await.expect("it answers");
-    assert!(!service.is_asked());
-    service.ask();
+    assert!(!service.is_triggered());
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,5 +101,5 @@ async fn no_objects_of_a_former_peer_are_left_after_a_crash() {
     assert_eq!(left().await, [NETWORKS, "liqo-networks-id-of-turin", WRITER]);
     time.pass(QUARANTINE + SignedDuration::from_secs(15));
     eventually("nothing is left once more", left, |names| *names == [NETWORKS, WRITER]).await;
-    service.ask();
+    service.trigger();
 }

@@ -172,7 +172,7 @@ async fn act(
             known.retain(|(cluster, _), _| cluster != peer);
         }
         Step::End => {
-            service.ask();
+            service.trigger();
             let ended = async || ipam.external_cidr().await.is_err();
             eventually("the service has stopped", ended, |it| *it).await;
         }

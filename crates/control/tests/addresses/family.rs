@@ -57,7 +57,7 @@ async fn mappings_and_quarantines_of_an_ipv6_cluster_survive_a_restart() {
     let gone = remote(&mut client, "id-of-turin", node).await.unwrap_err();
     assert_eq!(gone.code(), Code::NotFound);
     rome.until_nat_mappings(0).await;
-    service.ask();
+    service.trigger();
     let ended = async || ipam.external_cidr().await.is_err();
     eventually("the former service has stopped", ended, |it| *it).await;
 
@@ -77,5 +77,5 @@ async fn mappings_and_quarantines_of_an_ipv6_cluster_survive_a_restart() {
         rome.all_object_names().await
     };
     eventually("nothing is left", names, |names| *names == [NETWORKS, WRITER]).await;
-    service.ask();
+    service.trigger();
 }

@@ -56,8 +56,8 @@ async fn a_leader_that_was_frozen_neither_writes_nor_answers() {
     assert!(rome.mapped().await.is_empty(), "the former leader has written nothing");
     first.ended().await;
     rome.until_nat_mappings(0).await;
-    assert!(!shutdown.is_asked(), "the second replica leads");
-    shutdown.ask();
+    assert!(!shutdown.is_triggered(), "the second replica leads");
+    shutdown.trigger();
 }
 
 /// A replica on a thread of its own, which can be frozen.

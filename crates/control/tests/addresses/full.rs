@@ -30,7 +30,7 @@ async fn a_full_external_cidr_is_reported_and_keeps_its_mappings() {
         assert!(said.message().contains(&external.to_string()), "{said}");
     };
     is_full(map(&mut client, "id-of-turin", "192.0.2.6").await.unwrap_err());
-    service.ask();
+    service.trigger();
     let ended = async || ipam.external_cidr().await.is_err();
     eventually("the former service has stopped", ended, |it| *it).await;
 
@@ -40,5 +40,5 @@ async fn a_full_external_cidr_is_reported_and_keeps_its_mappings() {
         assert_eq!(map(&mut client, "id-of-turin", node).await.unwrap(), *address);
     }
     is_full(map(&mut client, "id-of-turin", "192.0.2.6").await.unwrap_err());
-    service.ask();
+    service.trigger();
 }

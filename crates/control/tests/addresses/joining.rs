@@ -89,6 +89,6 @@ async fn two_clusters_with_the_same_cidrs_join_and_separate() {
     };
     eventually("no networks of peers", freed, |count| *count == 0).await;
     drop(ipam);
-    at_rome.ask();
-    at_milan.ask();
+    at_rome.trigger();
+    at_milan.trigger();
 }

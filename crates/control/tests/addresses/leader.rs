@@ -26,12 +26,12 @@ async fn only_the_pod_of_the_leader_is_labelled() {
     // A label that another client has set is removed.
     rome.put_in::<Pod>(NAMESPACE, "second", replica(&json!({ LEADER_LABEL: LEADER }))).await;
     rome.until_in::<Pod>(NAMESPACE, "second", |pod| !leads(pod)).await;
-    first.ask();
+    first.trigger();
 
     let second = start(&rome, "second");
     rome.until_in::<Pod>(NAMESPACE, "second", leads).await;
     rome.until_in::<Pod>(NAMESPACE, "first", |pod| !leads(pod)).await;
-    second.ask();
+    second.trigger();
     let at_once = DeleteParams::default().grace_period(0);
     for name in ["first", "second", "other"] {
         rome.within::<Pod>(NAMESPACE).delete(name, &at_once).await.unwrap();

@@ -35,7 +35,7 @@ async fn a_mapping_survives_a_restart() {
     assert!(mapped.starts_with("10.60."), "{mapped} is as translated in turin");
     assert_eq!(rome.until_nat_mappings(1).await[node], mapped, "a NatMapping is written");
     assert_eq!(map(&mut client, turin.as_str(), "10.244.1.7").await.unwrap(), "10.244.1.7");
-    service.ask();
+    service.trigger();
 
     let (_, mut client, service) = rome.serve().await;
     assert_eq!(remote(&mut client, turin.as_str(), node).await.unwrap(), mapped);
@@ -51,7 +51,7 @@ async fn a_mapping_survives_a_restart() {
     let only = |mappings: &BTreeMap<String, String>| mappings.keys().eq(["192.0.2.78"]);
     let mappings = async || rome.nat_mappings().await;
     eventually("gateways have only the other mapping", mappings, only).await;
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,7 +67,7 @@ async fn a_mapping_exists_until_its_last_owner_unmaps_it() {
         let request = MapRequest { cluster_id, ip: "192.0.2.1".into(), owner };
         client.map_endpoint_ip(request).await.unwrap();
     }
-    service.ask();
+    service.trigger();
 
     let (_, mut client, service) = rome.serve().await;
     let list = |owner: Option<&str>| {
@@ -97,7 +97,7 @@ async fn a_mapping_exists_until_its_last_owner_unmaps_it() {
     let wrong = ListRequest { page_token: "next".into(), ..list(None) };
     let wrong = client.list_mapped_endpoints(wrong).await.unwrap_err();
     assert_eq!(wrong.code(), Code::InvalidArgument, "{wrong}");
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +143,7 @@ async fn refused_requests_have_a_reason() {
     assert!(matches!(second, map_result::Result::Response(_)));
     let map_result::Result::Failure(failure) = wrong else { panic!("{wrong:?}") };
     assert_eq!(Code::from_i32(failure.code), Code::InvalidArgument);
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,7 +184,7 @@ async fn concurrent_requests_share_writes_and_get_different_addresses() {
     let storages = storages.list(&ListParams::default()).await.unwrap();
     let most = storages.iter().map(|storage| storage.spec.endpoint_mappings.len()).max();
     assert!(most.unwrap() <= SHARD_SIZE as usize, "objects stay small");
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,7 +230,7 @@ async fn a_deposed_leader_cannot_write_and_stops() {
             .await;
         assert_eq!(remote(&mut new_client, "id-of-turin", "192.0.2.1").await.unwrap(), first);
         map(&mut new_client, "id-of-genoa", "192.0.2.9").await.unwrap();
-        new_service.ask();
+        new_service.trigger();
     };
     for act in ["known shard", "new shard", "unmap", "networks"] {
         deposed(act).await;
@@ -244,7 +244,7 @@ async fn a_new_writer_creates_the_open_shards_of_the_former_one() {
     let turin: ClusterId = "id-of-turin".parse().unwrap();
     ipam.reserve(turin.clone(), cidr("10.20.0.0/16"), cidr("10.21.0.0/16")).await.unwrap();
     ipam.set_local_nat_cidrs(turin, NatCidr::None, NatCidr::None).await.unwrap();
-    service.ask();
+    service.trigger();
     let ended = async || ipam.external_cidr().await.is_err();
     eventually("the former service has stopped", ended, |it| *it).await;
 
@@ -274,7 +274,7 @@ async fn a_new_writer_creates_the_open_shards_of_the_former_one() {
         .unwrap();
     rome.until_nat_mappings(0).await;
     assert!(rome.get::<NatMapping>(&nat_mapping).await.is_some(), "the empty fence stays");
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -300,5 +300,5 @@ async fn the_service_recovers_from_changes_by_other_clients() {
     assert_eq!(error.code(), Code::Unavailable, "it has to reload: {error}");
     map(&mut client, "id-of-turin", "192.0.2.3").await.unwrap();
     rome.until_nat_mappings(3).await;
-    service.ask();
+    service.trigger();
 }

@@ -30,5 +30,5 @@ async fn a_quarantine_expires_even_under_constant_requests() {
     time.pass(SignedDuration::from_secs(60));
     eventually("the address is free again", quarantined, |count| *count == 0).await;
     remote(&mut client, "id-of-turin", "192.0.2.2").await.expect("the other mapping stays");
-    service.ask();
+    service.trigger();
 }

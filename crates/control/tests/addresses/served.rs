@@ -37,7 +37,7 @@ async fn health_checks_report_whether_it_serves() {
     }
     let other = HealthCheckRequest { service: "other".into() };
     assert_eq!(health.check(other).await.unwrap_err().code(), tonic::Code::NotFound);
-    service.ask();
+    service.trigger();
     for watch in &mut watches {
         let mut last = None;
         while last != Some(ServingStatus::NotServing as i32) {
@@ -59,10 +59,10 @@ async fn a_panic_of_the_service_triggers_the_shutdown() {
     };
     let (ipam, _, service) = rome.serve_at(rome.client.clone(), Arc::new(clock)).await;
     ipam.external_cidr().await.expect("it answers");
-    assert!(!service.is_asked());
+    assert!(!service.is_triggered());
     is_broken.store(true, Ordering::Relaxed);
     ipam.external_cidr().await.expect_err("it breaks");
-    eventually("the shutdown is triggered", async || service.is_asked(), |it| *it).await;
+    eventually("the shutdown is triggered", async || service.is_triggered(), |it| *it).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,5 +88,5 @@ async fn server_reflection_describes_the_service() {
     let file = file.file_descriptor_proto.concat();
     let is_in = |name: &str| file.windows(name.len()).any(|part| part == name.as_bytes());
     assert!(is_in("MapEndpointIP") && is_in("GetRemotePodIPBatch"));
-    service.ask();
+    service.trigger();
 }

@@ -45,7 +45,7 @@ async fn networks_of_nodes_and_reserved_cidrs_are_not_allocated() {
     rome.clear::<ClusterConfig>().await;
     eventually("10.40.0.0/16 is free", async || is_kept("10.40.0.0/16").await, |it| *it).await;
     rome.clear::<Node>().await;
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +68,7 @@ async fn additional_pools_are_used_when_the_default_pools_are_reserved() {
     eventually("translated CIDRs are in the pool", translated, are_in_it).await;
     let external = async || ipam.external_cidr().await.unwrap();
     eventually("the ExternalCIDR is in the pool", external, is_in_it).await;
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +91,7 @@ async fn the_external_cidr_has_the_configured_size_unless_peers_use_it() {
     assert_eq!(size().await, 20, "it is in use");
     ipam.release(turin).await.unwrap();
     assert_eq!(size().await, 22);
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,7 +129,7 @@ async fn peers_with_the_same_cidrs_get_disjoint_translated_cidrs() {
     for (n, one) in taken.iter().enumerate() {
         assert!(taken[n + 1..].iter().all(|other| !overlap(*one, *other)), "{taken:?}");
     }
-    controllers.ask();
+    controllers.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +143,7 @@ async fn the_quarantine_of_a_released_cidr_survives_a_restart() {
     ipam.set_local_nat_cidrs(turin.clone(), NatCidr::None, NatCidr::None).await.unwrap();
     let subnets = ipam.reserve(milan.clone(), pods, external).await.unwrap();
     assert_eq!(subnets.translated_pod_cidr(), Some(pods));
-    service.ask();
+    service.trigger();
 
     let (ipam, mut client, service) = rome.serve().await;
     let of_milan =
@@ -152,7 +152,7 @@ async fn the_quarantine_of_a_released_cidr_survives_a_restart() {
     rome.until_nat_mappings(1).await;
     ipam.release(milan.clone()).await.unwrap();
     rome.until_nat_mappings(0).await;
-    service.ask();
+    service.trigger();
 
     let (ipam, mut client, service) = rome.serve().await;
     let subnets = ipam.reserve(pisa, pods, external).await.unwrap();
@@ -165,7 +165,7 @@ async fn the_quarantine_of_a_released_cidr_survives_a_restart() {
     assert_eq!(subnets.translated_pod_cidr(), Some(pods), "the former peer gets it back at once");
     client.map_endpoint_ip(of_milan).await.unwrap();
     rome.until_nat_mappings(1).await;
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,5 +196,5 @@ async fn a_translated_cidr_in_use_is_replaced_when_it_becomes_reserved() {
     rome.put::<ClusterConfig>("cluster", json!({ "spec": { "network": network } })).await;
     until(|nat| nat != NatCidr::None).await;
     rome.clear::<ClusterConfig>().await;
-    controllers.ask();
+    controllers.trigger();
 }

@@ -71,7 +71,7 @@ async fn errors_name_the_invalid_field() {
         assert!(said.message().contains(unroutable), "{said}");
     }
     assert!(rome.mapped().await.is_empty(), "nothing was mapped");
-    service.ask();
+    service.trigger();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +91,7 @@ async fn the_size_of_a_batch_is_limited() {
         assert_eq!(said.code(), Code::InvalidArgument, "{call:?}: {said}");
         assert!(said.message().contains("10001"), "{call:?}: {said}");
     }
-    service.ask();
+    service.trigger();
 }
 
 async fn alone(

@@ -31,7 +31,7 @@ pub async fn callers_of_both_families_are_told_apart(milan: &Side) {
     assert_eq!((statuses.first(), statuses.last()), (Some(&401), Some(&429)));
     let other = guesser.at([127, 0, 1, 21]);
     assert_eq!(other.asks("POST", "/identity", &body).await.status, 401);
-    end.ask();
+    end.trigger();
     drop(line);
     serving.await.expect("it ends").expect("it ends well");
 }

@@ -50,5 +50,5 @@ pub async fn a_cluster_of_the_same_name_is_refused(rome: &Side, milan: &Side) {
     let entry = rome.entry("namesake").await;
     assert_eq!(entry.spec.cluster_identity, Some(milan.cluster()));
     forget(rome, "namesake").await;
-    running.ask();
+    running.trigger();
 }

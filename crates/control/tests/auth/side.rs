@@ -130,6 +130,6 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        self.running.ask();
+        self.running.trigger();
     }
 }

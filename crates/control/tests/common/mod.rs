@@ -41,13 +41,13 @@ impl Running {
     }
 
     pub fn stop(mut self) {
-        self.shutdown.ask();
+        self.shutdown.trigger();
         self.thread.take().expect("it runs").join().expect("it ends well");
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.shutdown.ask();
+        self.shutdown.trigger();
     }
 }

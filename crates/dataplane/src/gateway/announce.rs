@@ -100,7 +100,7 @@ impl Announced {
             self.annotate(MANAGER, &node).await?;
             *is_node_known = true;
         }
-        self.observer.filled().await;
+        self.observer.synced().await;
         let config = self.config.state().into_iter().next();
         let configured = config.as_ref().and_then(|it| it.spec.network.endpoint.as_deref());
         let endpoint = endpoint(configured, self.node).await?;

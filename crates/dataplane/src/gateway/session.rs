@@ -65,7 +65,7 @@ impl Session {
         let all = watcher::Config::default;
         let endpoints = observer.watch(Api::all(client.clone()), all());
         let mappings = observer.watch(Api::all(client.clone()), all());
-        observer.filled().await;
+        observer.synced().await;
         let machine = Machine::start(place, &key, GATEWAY_PORT).await?;
         Ok(Self {
             client: client.clone(),

@@ -90,11 +90,11 @@ impl<K: Kind> Flow<K> {
         let ours = format!("{ORIGIN_LABEL}={}", self.route.origin);
         let home = &self.home.objects;
         let (notify, index) = (queue.clone(), home.index().clone());
-        let remote = Watched::telling(
+        let remote = Watched::notifying(
             self.remote.clone(),
             watcher::Config::default().labels(&ours),
             move |changed, remote| match changed.into() {
-                Touched::One(name) => notify.push(name),
+                Touched::One(name) => notify.enqueue(name),
                 Touched::All => enqueue_all(&index, remote, &notify),
             },
         );
@@ -103,7 +103,7 @@ impl<K: Kind> Flow<K> {
             enqueue_everything();
             loop {
                 match touched.recv().await {
-                    Ok(Touched::One(name)) => queue.push(name),
+                    Ok(Touched::One(name)) => queue.enqueue(name),
                     Ok(Touched::All) | Err(RecvError::Lagged(_)) => enqueue_everything(),
                     Err(RecvError::Closed) => return std::future::pending().await,
                 }
@@ -117,8 +117,8 @@ impl<K: Kind> Flow<K> {
             std::future::pending::<()>().await;
         };
         let work = queue::run("reflection", requests, async |name| {
-            home.filled().await;
-            remote.filled().await;
+            home.synced().await;
+            remote.synced().await;
             self.reconcile(name, &remote).await
         });
         tokio::join!(follow_home, follow_networks, work);
@@ -232,6 +232,6 @@ where
         .chain(remote.state().iter().map(|object| object.name_any()))
         .collect();
     for name in names {
-        queue.push(name);
+        queue.enqueue(name);
     }
 }

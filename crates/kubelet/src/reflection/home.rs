@@ -76,7 +76,7 @@ impl Homes {
         let touched = broadcast::Sender::new(BUFFERED);
         let notify = touched.clone();
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        let objects = Watched::telling(api, watcher::Config::default(), move |changed, _| {
+        let objects = Watched::notifying(api, watcher::Config::default(), move |changed, _| {
             // The error is that there is no receiver at the moment.
             let _ = notify.send(changed.into());
         });

@@ -29,7 +29,7 @@ async fn in_use(peer: &Peer, homes: &Homes, networks: &Networks) -> BTreeSet<IpA
     let mut used = BTreeSet::new();
     for namespace in namespaces {
         let slices = homes.of::<EndpointSlice>(&namespace);
-        slices.objects.filled().await;
+        slices.objects.synced().await;
         for slice in slices.objects.all() {
             used.extend(endpoint_slice::untranslated(&slice, &peer.node, networks));
         }

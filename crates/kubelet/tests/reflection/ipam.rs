@@ -52,7 +52,7 @@ pub struct Secured {
 
 impl Secured {
     pub async fn end(self) {
-        self.shutdown.ask();
+        self.shutdown.trigger();
         self.served.await.unwrap().unwrap();
     }
 }

@@ -44,7 +44,7 @@ pub struct Reflection {
 
 impl Reflection {
     pub async fn end(self) {
-        self.shutdown.ask();
+        self.shutdown.trigger();
         self.task.await.expect("it ends");
     }
 }

@@ -53,7 +53,7 @@ impl Home {
     }
 
     pub async fn end(self) {
-        self.shutdown.ask();
+        self.shutdown.trigger();
         self.kubelet.await.expect("the kubelet ends");
     }
 

@@ -59,7 +59,7 @@ impl Fixture {
 
     pub async fn stop_kubelet(&mut self) {
         if let Some((shutdown, task)) = self.kubelet.take() {
-            shutdown.ask();
+            shutdown.trigger();
             task.await.expect("the kubelet ends");
         }
     }

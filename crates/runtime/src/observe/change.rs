@@ -32,7 +32,7 @@ impl<'a, K> Change<'a, K> {
 impl<K: Object> Watched<K> {
     /// Enqueues the keys that each change concerns, until the queue is closed. At first, all
     /// objects are new. After an interrupted watch, the objects that differ have changed.
-    pub fn feed_changes<Key, Keys>(
+    pub fn enqueue_changes<Key, Keys>(
         &self,
         queue: &Queue<Key>,
         keys: impl Fn(Change<'_, K>) -> Keys + Send + 'static,
@@ -41,11 +41,11 @@ impl<K: Object> Watched<K> {
         Keys: IntoIterator<Item = Key>,
     {
         let (queue, mut snapshot) = (queue.clone(), Snapshot::default());
-        self.tell_while(move |changed, index| {
+        self.notify_while(move |changed, index| {
             snapshot.update(changed, index, |before, after| {
                 let change =
                     Change { before: before.map(|it| &**it), after: after.map(|it| &**it) };
-                keys(change).into_iter().for_each(|key| queue.push(key));
+                keys(change).into_iter().for_each(|key| queue.enqueue(key));
             });
             !queue.is_closed()
         });

@@ -20,12 +20,12 @@ use super::{
 /// long as the [`Watched`] exists. Clones share the index.
 pub struct IndexBy<V, K> {
     entries: Arc<Mutex<Entries<V, K>>>,
-    filled: watch::Receiver<bool>,
+    synced: watch::Receiver<bool>,
 }
 
 impl<V, K> Clone for IndexBy<V, K> {
     fn clone(&self) -> Self {
-        Self { entries: self.entries.clone(), filled: self.filled.clone() }
+        Self { entries: self.entries.clone(), synced: self.synced.clone() }
     }
 }
 
@@ -47,16 +47,16 @@ impl<K: Object> Watched<K> {
         Values: IntoIterator<Item = V>,
     {
         let entries = Arc::new(Mutex::new(Entries(BTreeMap::new())));
-        let (is_filled, filled) = watch::channel(false);
+        let (is_synced, synced) = watch::channel(false);
         let (mut snapshot, used) = (Snapshot::default(), Arc::downgrade(&entries));
-        self.tell_while(move |changed, index| {
+        self.notify_while(move |changed, index| {
             let Some(entries) = used.upgrade() else { return false };
             let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
             entries.update(changed, index, &mut snapshot, &values);
-            is_filled.send_replace(true);
+            is_synced.send_replace(true);
             true
         });
-        IndexBy { entries, filled }
+        IndexBy { entries, synced }
     }
 }
 
@@ -71,9 +71,9 @@ impl<V: Ord, K> IndexBy<V, K> {
     }
 
     /// Waits until the index has all objects, which may be a moment after the [`Watched`].
-    pub async fn filled(&self) {
+    pub async fn synced(&self) {
         // An error means that the watch has ended, and so has its owner.
-        let _ = self.filled.clone().wait_for(|filled| *filled).await;
+        let _ = self.synced.clone().wait_for(|synced| *synced).await;
     }
 }
 
@@ -177,17 +177,17 @@ mod tests {
         let api = Api::<ConfigMap>::default_namespaced(client());
         let watched = Watched::new(api, watcher::Config::default());
         let index = watched.index_by(|object| [value(object)]);
-        let (queue, asked) = queue();
+        let (queue, receiver) = queue();
         let indexed = index.clone();
-        watched.feed_changes(&queue, move |change| {
+        watched.enqueue_changes(&queue, move |change| {
             let found = change.both().flat_map(|object| indexed.get(&value(object)));
             found.map(|object| object.name_any()).collect::<Vec<_>>()
         });
-        index.filled().await;
+        index.synced().await;
         assert_eq!(index.get("2").len(), 1);
         assert_eq!(index.get("3").len(), 0);
         let (sender, mut names) = tokio::sync::mpsc::unbounded_channel();
-        let work = queue::run("test", asked, async |name| {
+        let work = queue::run("test", receiver, async |name| {
             sender.send(name).expect("the receiver exists");
             Ok::<(), std::io::Error>(())
         });

@@ -92,20 +92,20 @@ impl<K: Object> Watched<K> {
         Self { index, changes, listeners, _task: task }
     }
 
-    /// Watches the objects of `api` with a listener: see [`Self::tell`].
-    pub fn telling(
+    /// Watches the objects of `api` with a listener: see [`Self::notify`].
+    pub fn notifying(
         api: Api<K>,
         config: watcher::Config,
         listener: impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static,
     ) -> Self {
         let watched = Self::new(api, config);
-        watched.tell(listener);
+        watched.notify(listener);
         watched
     }
 
     /// Notifies a listener: now if the index is synced, and after each change of the index.
-    pub fn tell(&self, mut listener: impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static) {
-        self.tell_while(move |changed, index| {
+    pub fn notify(&self, mut listener: impl FnMut(Changed<'_, K>, &Store<K>) + Send + 'static) {
+        self.notify_while(move |changed, index| {
             listener(changed, index);
             true
         });
@@ -113,14 +113,14 @@ impl<K: Object> Watched<K> {
 
     /// Enqueues the `keys` of all objects, and those of each object that changes or is deleted,
     /// until the queue is closed.
-    pub fn feed<Key, Keys>(&self, queue: &Queue<Key>, keys: impl Fn(&K) -> Keys + Send + 'static)
+    pub fn enqueue<Key, Keys>(&self, queue: &Queue<Key>, keys: impl Fn(&K) -> Keys + Send + 'static)
     where
         Key: Send + 'static,
         Keys: IntoIterator<Item = Key>,
     {
         let queue = queue.clone();
-        self.tell_while(move |changed, index| {
-            let enqueue = |object: &K| keys(object).into_iter().for_each(|key| queue.push(key));
+        self.notify_while(move |changed, index| {
+            let enqueue = |object: &K| keys(object).into_iter().for_each(|key| queue.enqueue(key));
             match changed {
                 Changed::One(object) => enqueue(object),
                 Changed::Any => index.state().iter().for_each(|object| enqueue(object)),
@@ -130,23 +130,23 @@ impl<K: Object> Watched<K> {
     }
 
     /// Notifies a listener until it returns false.
-    pub(super) fn tell_while(
+    pub(super) fn notify_while(
         &self,
         mut listener: impl FnMut(Changed<'_, K>, &Store<K>) -> bool + Send + 'static,
     ) {
         let mut listeners = self.listeners.lock();
-        if !self.is_filled() || listener(Changed::Any, &self.index) {
+        if !self.is_synced() || listener(Changed::Any, &self.index) {
             listeners.push(Box::new(listener));
         }
     }
 
     /// Waits until the objects have been listed once.
-    pub async fn filled(&self) {
-        filled(&self.changes).await;
+    pub async fn synced(&self) {
+        synced(&self.changes).await;
     }
 
     /// Whether the objects have been listed once.
-    pub fn is_filled(&self) -> bool {
+    pub fn is_synced(&self) -> bool {
         *self.changes.borrow() > 0
     }
 
@@ -186,7 +186,7 @@ impl<K: Object> Watched<K> {
 }
 
 /// Wakes all callers, unlike `wait_until_ready` of the index, which wakes only the last one.
-pub(super) async fn filled(changes: &watch::Receiver<u64>) {
+pub(super) async fn synced(changes: &watch::Receiver<u64>) {
     // An error means that the watch has ended, and so has its owner.
     let _ = changes.clone().wait_for(|changes| *changes > 0).await;
 }
@@ -213,7 +213,7 @@ impl<K: Object> Listeners<K> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, changed: Changed<'_, K>, index: &Store<K>) {
+    fn notify(&self, changed: Changed<'_, K>, index: &Store<K>) {
         self.lock().retain_mut(|listener| listener(changed, index));
     }
 }
@@ -268,10 +268,10 @@ async fn follow<K: Object>(
         // Deleted while the watch was interrupted.
         for gone in before {
             if target.index.get(&ObjectRef::from_obj(&*gone)).is_none() {
-                listeners.tell(Changed::One(&*gone), &target.index);
+                listeners.notify(Changed::One(&*gone), &target.index);
             }
         }
-        listeners.tell(changed, &target.index);
+        listeners.notify(changed, &target.index);
     }
 }
 
@@ -361,7 +361,7 @@ mod tests {
 
         server.refuses_lists.store(false, Ordering::Relaxed);
         sleep(Duration::from_secs(11)).await;
-        assert!(watched.is_filled());
+        assert!(watched.is_synced());
     }
 
     #[tokio::test(start_paused = true)]
@@ -383,7 +383,7 @@ mod tests {
         let watched = Watched::new(api, watcher::Config::default());
         sleep(Duration::from_secs(60)).await;
         server.refuses_lists.store(false, Ordering::Relaxed);
-        watched.filled().await;
+        watched.synced().await;
         sleep(Duration::from_secs(60)).await;
         let lines = log.lines();
         assert_eq!(lines.len(), 2, "{lines:#?}");

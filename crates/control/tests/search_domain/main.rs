@@ -67,6 +67,9 @@ campus-1.clusters TXT id=milan-id name=milan
 auth.campus-1 A 192.0.2.1
 ";
 
+/// Of DNS records, in seconds. Long enough for entries to be renewed in time on a busy machine.
+const TTL: u32 = 4;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_domain_is_followed() {
     let bed = Testbed::builder("search-domain")
@@ -85,14 +88,14 @@ async fn a_domain_is_followed() {
 async fn found(rome: &Side, dns: &mut DnsServer) {
     // Only the TTL triggers another search.
     configure(rome, 3600).await;
-    dns.serve(2, TWO);
+    dns.serve(TTL, TWO);
     let spec = json!({ "domain": "clusters.example.com.", "autojoin": true });
     rome.put::<SearchDomain>(DOMAIN, json!({ "spec": spec })).await;
     let running = Running::start(rome, Servers::At(dns.address()));
 
     let milan = rome.until::<ForeignCluster>("milan", |_| true).await;
     assert_eq!(milan.spec.auth_url, "https://auth.campus-1.example.com:443");
-    assert_eq!((milan.spec.ttl, milan.spec.join), (Some(2), true));
+    assert_eq!((milan.spec.ttl, milan.spec.join), (Some(TTL), true));
     assert_eq!(milan.spec.fingerprint.expect("a fingerprint").to_string(), "0f".repeat(32));
     assert_eq!(milan.labels()["discovery.liqo.io/discovery-type"], "WAN");
     let domain = rome.get::<SearchDomain>(DOMAIN).await.expect("it is there");
@@ -114,7 +117,7 @@ async fn found(rome: &Side, dns: &mut DnsServer) {
     // about. The stronger kind of discovery wins, and `autojoin` applies first.
     create_entry(rome, "naples", "LAN").await;
     create_entry(rome, "genoa", "Manual").await;
-    dns.serve(2, OTHERS);
+    dns.serve(TTL, OTHERS);
     let nameless = rome.until::<ForeignCluster>("campus-2", |_| true).await;
     assert!(nameless.spec.cluster_identity.is_none() && nameless.spec.join);
     rome.until_gone::<ForeignCluster>("turin").await;

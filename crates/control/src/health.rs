@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tombolo_api::discovery::{ForeignCluster, ForeignClusterStatus};
-use tombolo_core::health::{ApiServerState, ProbeAction, ProbeHistory, condition, probe_action};
+use tombolo_core::{
+    health::{ApiServerState, ProbeAction, ProbeHistory, condition, probe_action},
+    view::Peer,
+};
 use tombolo_runtime::{
     chain::Chain,
     observe::Watched,
@@ -54,7 +57,8 @@ struct Error(String, #[source] kube::Error);
 /// Starts probing when there is an identity, and stops without one.
 async fn reconcile(name: String, clusters: &Clusters, probes: &Probes) -> Result<(), Error> {
     let cluster = clusters.known.get("", &name);
-    let probe_action = cluster.as_deref().map(probe_action);
+    let probe_action =
+        cluster.as_deref().map(|cluster| probe_action(&Peer::from_resource(cluster)));
     {
         let mut probes = probes.lock().unwrap_or_else(PoisonError::into_inner);
         match probe_action {

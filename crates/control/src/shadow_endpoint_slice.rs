@@ -13,7 +13,10 @@ use kube::{
 };
 use tombolo_api::names::{ENDPOINT_SLICE_MANAGED_BY_LABEL, ENDPOINT_SLICE_REFLECTION};
 use tombolo_api::{ClusterId, discovery::ForeignCluster, virtualkubelet::ShadowEndpointSlice};
-use tombolo_core::shadow_endpoint_slice::{belongs_to, forge, is_reachable, is_up_to_date, origin};
+use tombolo_core::{
+    shadow_endpoint_slice::{belongs_to, forge, is_reachable, is_up_to_date, origin},
+    view::Peer,
+};
 use tombolo_runtime::{
     events::Events,
     observe::{Key, Watched, key},
@@ -139,7 +142,8 @@ fn reachability(clusters: &Store<ForeignCluster>) -> BTreeMap<ClusterId, bool> {
     let mut reachable = BTreeMap::new();
     for cluster in clusters.state() {
         if let Some(identity) = &cluster.spec.cluster_identity {
-            *reachable.entry(identity.cluster_id.clone()).or_default() |= is_reachable(&cluster);
+            *reachable.entry(identity.cluster_id.clone()).or_default() |=
+                is_reachable(&Peer::from_resource(&cluster));
         }
     }
     reachable

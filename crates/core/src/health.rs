@@ -3,12 +3,9 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use tombolo_api::discovery::{ForeignCluster, condition::API_SERVER};
+use tombolo_api::discovery::condition::API_SERVER;
 
-use crate::{
-    condition::{find, now_is},
-    peering::is_authenticated,
-};
+use crate::{condition::now_is, view::Peer};
 
 /// A single lost probe is no failure.
 const FAILURE_THRESHOLD: u32 = 2;
@@ -28,15 +25,14 @@ pub enum ProbeAction {
 }
 
 /// Decides by the condition `Authenticated`: probes need an identity.
-pub fn probe_action(cluster: &ForeignCluster) -> ProbeAction {
-    let conditions = cluster.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
-    if cluster.metadata.deletion_timestamp.is_some() {
+pub fn probe_action(peer: &Peer<'_>) -> ProbeAction {
+    if peer.is_deleted {
         return ProbeAction::Nothing;
     }
-    if is_authenticated(cluster) {
+    if peer.is_authenticated {
         return ProbeAction::Probe;
     }
-    match find(conditions, API_SERVER) {
+    match peer.api_server {
         Some(reported) if reported.reason != NOT_AUTHENTICATED => ProbeAction::ReportNotProbed,
         _ => ProbeAction::Nothing,
     }
@@ -103,7 +99,7 @@ pub fn condition(
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::discovery::condition::AUTHENTICATED;
+    use tombolo_api::discovery::{ForeignCluster, condition::AUTHENTICATED};
 
     use super::*;
 
@@ -120,6 +116,10 @@ mod tests {
             "status": { "conditions": conditions.collect::<Vec<_>>() },
         }))
         .unwrap()
+    }
+
+    fn probe_action(cluster: &ForeignCluster) -> ProbeAction {
+        super::probe_action(&Peer::from_resource(cluster))
     }
 
     #[test]

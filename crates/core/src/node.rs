@@ -15,12 +15,14 @@ use k8s_openapi::{
 };
 use tombolo_api::{
     ClusterId, ClusterIdentity,
-    discovery::{ForeignCluster, condition},
     names::{CLUSTER_ID_LABEL, TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT, virtual_node},
     virtualkubelet::{MappingPhase, NamespaceMap},
 };
 
-use crate::{quantity::is_equal, view::Offer};
+use crate::{
+    quantity::is_equal,
+    view::{Offer, Peer},
+};
 
 /// Why a virtual node is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,12 +70,10 @@ const KUBELET: &str = concat!("v1.34.0-tombolo-", env!("CARGO_PKG_VERSION"));
 /// The provider of an offer: the cluster of its tenant namespace. The cluster id in the offer is
 /// only a claim, and must be the same. Without a ForeignCluster the claim is enough for an offer
 /// that is being drained: its node is only removed, and nothing is sent to the cluster.
-pub fn provider(offer: &Offer<'_>, tenant: Option<&ForeignCluster>) -> Option<ClusterIdentity> {
+pub fn provider(offer: &Offer<'_>, tenant: Option<&Peer<'_>>) -> Option<ClusterIdentity> {
     let claimed = offer.cluster_id;
     match tenant {
-        Some(cluster) => {
-            cluster.spec.cluster_identity.clone().filter(|cluster| cluster.cluster_id == *claimed)
-        }
+        Some(peer) => peer.identity.filter(|cluster| cluster.cluster_id == *claimed).cloned(),
         None if offer.stage.is_draining() => Some(ClusterIdentity {
             cluster_id: claimed.clone(),
             cluster_name: offer.name.parse().ok()?,
@@ -83,18 +83,16 @@ pub fn provider(offer: &Offer<'_>, tenant: Option<&ForeignCluster>) -> Option<Cl
 }
 
 /// Whether the remote cluster can run pods: its tunnel and its API server must work.
-pub fn health(cluster: Option<&ForeignCluster>) -> Result<(), NotReady> {
-    let Some(cluster) = cluster else {
+pub fn health(peer: Option<&Peer<'_>>) -> Result<(), NotReady> {
+    let Some(peer) = peer else {
         let message = "there is no ForeignCluster of this node's cluster".to_owned();
         return Err(NotReady { reason: "ForeignClusterMissing", message });
     };
-    let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let checked = [
-        (condition::API_SERVER, "APIServerUnreachable", "the remote API server does not answer"),
-        (condition::TUNNEL_ENDPOINT, "TunnelDown", "the tunnel to the remote cluster is not up"),
+        (peer.api_server, "APIServerUnreachable", "the remote API server does not answer"),
+        (peer.tunnel, "TunnelDown", "the tunnel to the remote cluster is not up"),
     ];
-    for (kind, reason, what) in checked {
-        let found = conditions.iter().find(|condition| condition.type_ == kind);
+    for (found, reason, what) in checked {
         if found.is_some_and(|condition| condition.status == "True") {
             continue;
         }
@@ -336,7 +334,9 @@ mod tests {
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
     use tombolo_api::{
-        discovery::TenantNamespace, names::KUBELET_FINALIZER, sharing::ResourceOffer,
+        discovery::{ForeignCluster, TenantNamespace, condition},
+        names::KUBELET_FINALIZER,
+        sharing::ResourceOffer,
     };
 
     use super::*;
@@ -413,6 +413,7 @@ mod tests {
             cluster_name: "milan".parse().unwrap(),
         };
         tenant.spec.cluster_identity = Some(milan.clone());
+        let tenant = Peer::from_resource(&tenant);
         let provider =
             |offer: &ResourceOffer, tenant| provider(&Offer::from_resource(offer), tenant);
         assert_eq!(provider(&offer(&json!({})), Some(&tenant)), Some(milan.clone()));
@@ -455,14 +456,17 @@ mod tests {
     fn a_node_is_ready_while_tunnel_and_api_server_work() {
         let (api, tunnel) = (condition::API_SERVER, condition::TUNNEL_ENDPOINT);
         let reason = |conditions: &[(&str, &str)]| {
-            health(Some(&cluster(conditions))).err().map(|not_ready| not_ready.reason)
+            health(Some(&Peer::from_resource(&cluster(conditions))))
+                .err()
+                .map(|not_ready| not_ready.reason)
         };
         assert_eq!(reason(&[(api, "True"), (tunnel, "True")]), None);
         assert_eq!(reason(&[(api, "True"), (tunnel, "False")]), Some("TunnelDown"));
         assert_eq!(reason(&[(api, "False"), (tunnel, "True")]), Some("APIServerUnreachable"));
         assert_eq!(reason(&[(api, "True")]), Some("TunnelDown"));
         assert_eq!(health(None).unwrap_err().reason, "ForeignClusterMissing");
-        let message = health(Some(&cluster(&[(api, "Unknown")]))).unwrap_err().message;
+        let message =
+            health(Some(&Peer::from_resource(&cluster(&[(api, "Unknown")])))).unwrap_err().message;
         assert_eq!(message, "the remote API server does not answer: no answer for 2 s");
     }
 

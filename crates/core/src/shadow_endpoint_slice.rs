@@ -4,11 +4,12 @@
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::core::{ObjectMeta, Resource as _};
 use tombolo_api::ClusterId;
-use tombolo_api::discovery::{ForeignCluster, condition};
 use tombolo_api::names::{
     ENDPOINT_SLICE_MANAGED_BY_LABEL, ENDPOINT_SLICE_REFLECTION, FORGED_ANNOTATION, ORIGIN_LABEL,
 };
 use tombolo_api::virtualkubelet::ShadowEndpointSlice;
+
+use crate::{node, view::Peer};
 
 /// The desired EndpointSlice of a ShadowEndpointSlice.
 pub fn forge(shadow: &ShadowEndpointSlice, origin_is_reachable: bool) -> EndpointSlice {
@@ -39,14 +40,10 @@ pub fn origin(shadow: &ShadowEndpointSlice) -> Option<ClusterId> {
     shadow.metadata.labels.as_ref()?.get(ORIGIN_LABEL)?.parse().ok()
 }
 
-/// Whether a cluster is reachable: its pods, through the tunnel, and its API server, without which
-/// the readiness of endpoints is unknown.
-pub fn is_reachable(cluster: &ForeignCluster) -> bool {
-    let holds = |type_: &str| {
-        let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
-        conditions.any(|condition| condition.type_ == type_ && condition.status == "True")
-    };
-    holds(condition::TUNNEL_ENDPOINT) && holds(condition::API_SERVER)
+/// Whether the endpoints of a peer can be used: its pods are reached through the tunnel, and without
+/// its API server the readiness of endpoints is unknown.
+pub fn is_reachable(peer: &Peer<'_>) -> bool {
+    node::health(Some(peer)).is_ok()
 }
 
 /// Whether an EndpointSlice is controlled by this ShadowEndpointSlice.
@@ -82,6 +79,7 @@ fn enforced(endpoint: &Endpoint, origin_is_reachable: bool) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tombolo_api::discovery::ForeignCluster;
 
     use super::*;
 
@@ -149,6 +147,7 @@ mod tests {
     #[test]
     fn a_reachable_cluster_needs_both_tunnel_and_api_server() {
         let (tunnel, api) = ("TunnelEndpoint", "APIServer");
+        let is_reachable = |cluster: &ForeignCluster| is_reachable(&Peer::from_resource(cluster));
         assert!(is_reachable(&cluster(&[(tunnel, "True"), (api, "True")])));
         assert!(!is_reachable(&cluster(&[(tunnel, "False"), (api, "True")])));
         assert!(!is_reachable(&cluster(&[(tunnel, "True"), (api, "Unknown")])));

@@ -21,7 +21,7 @@ use tombolo_core::{
     offer_stage::{End, OfferStage},
     tenant::namespace_of,
     translate::{Mismatch, Networks, PeerNetworks},
-    view::Offer,
+    view::{Offer, Peer},
 };
 use tombolo_runtime::{
     observe::Observer, remote::Remotes, settings::Settings, shutdown::Shutdown, task::Tasks,
@@ -161,11 +161,12 @@ impl State {
         let clusters = self.clusters.state();
         let is_its = |cluster: &&ForeignCluster| namespace_of(cluster) == Some(view.namespace);
         let cluster = clusters.iter().map(|cluster| &**cluster).find(is_its);
-        let identity = node::provider(&view, cluster)?;
+        let peer = cluster.map(Peer::from_resource);
+        let identity = node::provider(&view, peer.as_ref())?;
         let maps = self.maps.state();
         let map = maps.iter().find(|map| map.namespace().as_deref() == Some(view.namespace));
         let Namespaces { active, terminating, desired } = node::namespaces(map.map(|map| &**map));
-        let not_ready = node::health(cluster).err();
+        let not_ready = node::health(peer.as_ref()).err();
         Some(Snapshot {
             networks: networks.get(&identity.cluster_id).copied(),
             cluster: identity,

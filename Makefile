@@ -25,7 +25,7 @@ ALL := --workspace --all-features --locked
 # A test program is for control planes when it needs no node, else for clusters. The longest come
 # first: they run side by side. ALONE are those that compare the whole machine before and after.
 CONTROL_PLANE_TESTS := auth crashes discovery exposure lease offloading on_a_real_api_server other_mdns peering reflection search_domain several_peers shadow_pod time_limits
-FIRST := first_light meeting by_hand auth
+FIRST := first_light by_hand auth meeting search_domain faults
 ALONE := leaves_nothing playground
 ALL_TESTS := $(basename $(notdir $(wildcard crates/*/tests/*.rs testbed/tests/*.rs))) \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs testbed/tests/*/main.rs)))
@@ -52,7 +52,7 @@ playground: $(STATIC) ## Start two real clusters on this machine, and say how to
 	$(AS_ROOT) $(STATIC) playground up
 
 .PHONY: test
-test: ## Lint, then all tests: pure, fuzzed, on control planes, on whole clusters
+test: ## Lint, then all tests: unit, fuzz, control planes, whole clusters
 	@rm -rf target/test-run
 	@trap scripts/test-times EXIT; \
 	scripts/stage 'Restore dependencies' $(MAKE) dependencies; \
@@ -62,7 +62,7 @@ test: ## Lint, then all tests: pure, fuzzed, on control planes, on whole cluster
 	scripts/stage 'Tests' scripts/side-by-side $(LANES) $(call in_order,unit doc fuzz $(ALL_TESTS))
 
 .PHONY: test-long
-test-long: image ## What takes long: ten minutes of fuzzing, many cases of property tests, the release's size
+test-long: image ## Long tests: ten minutes of fuzzing, many property-test cases, image size
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} scripts/fuzz
 	PROPTEST_CASES=$${PROPTEST_CASES:-25600} cargo test --release --locked --package tombolo-core --lib
 
@@ -70,7 +70,7 @@ test-long: image ## What takes long: ten minutes of fuzzing, many cases of prope
 test-unit: toolchain run-unit run-doc ## Unit and property tests: no root, no clusters
 
 .PHONY: fuzz
-fuzz: toolchain run-fuzz ## What comes from outside, at random, for a minute in all; FUZZ_SECONDS=600 for longer
+fuzz: toolchain run-fuzz ## Fuzz the parsers of external input, a minute in total; FUZZ_SECONDS=600 for longer
 
 .PHONY: test-control-plane
 test-control-plane: prepare ## Tests against a real API server and etcd
@@ -106,7 +106,7 @@ prepare: programs ## Build and fetch what clusters are made of (minutes the firs
 	target/debug/tombolo playground prepare
 
 .PHONY: lint
-lint: $(CARGO_DENY) programs ## Format, clippy, licences and duplicates, generated files, who may depend on whom
+lint: $(CARGO_DENY) programs ## Format, clippy, licences and duplicates, generated files, dependency direction
 	cargo fmt --all --check
 	cargo clippy $(ALL) --all-targets -- --deny warnings
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
@@ -118,7 +118,7 @@ lint: $(CARGO_DENY) programs ## Format, clippy, licences and duplicates, generat
 	scripts/advisories $(CARGO_DENY)
 
 .PHONY: bench
-bench: prepare $(STATIC) ## Measure, and print ratios against something measured in the same run
+bench: prepare $(STATIC) ## Run all benchmarks; ratios are to a reference measured in the same run
 	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --profile dev $(ALL) --bench start --bench first_light --bench discovery
 	$(ON_CLUSTERS) TOMBOLO_STATIC='$(CURDIR)/$(STATIC)' cargo bench --locked --package tombolo --bench addresses --bench neighbours
 

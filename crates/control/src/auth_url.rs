@@ -8,7 +8,7 @@ use tombolo_core::discovery::{Exposure, Unexposed};
 /// The URL is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum UnknownUrl {
-    /// The API server can't be read.
+    /// The Service or the nodes can't be read.
     #[error("read the Service and the nodes for the URL of the auth service")]
     Api(#[from] kube::Error),
     /// The auth service is not exposed.

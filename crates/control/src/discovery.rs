@@ -58,7 +58,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let client = client::local().await?;
     let (ready, is_ready) = watch::channel(false);
     let probes = health::start(HEALTH_PORT, is_ready, shutdown.clone());
-    serve(client, settings, Servers::OfThisMachine, ready, shutdown.clone()).await?;
+    serve(client, settings, Servers::ResolvConf, ready, shutdown.clone()).await?;
     shutdown.trigger();
     Ok(probes.await??)
 }
@@ -77,8 +77,9 @@ pub async fn serve(
     let service = Watched::new(services, named(AUTH_SERVICE));
     let domains = Domains::start(client.clone(), servers);
     let entries = Entries::start(client, settings.cluster_id.clone());
-    let known =
-        async { tokio::join!(config.synced(), service.synced(), entries.known(), domains.known()) };
+    let known = async {
+        tokio::join!(config.synced(), service.synced(), entries.synced(), domains.synced())
+    };
     shutdown.or(known).await;
 
     let mut discovery = Discovery {

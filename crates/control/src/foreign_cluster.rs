@@ -112,7 +112,7 @@ pub async fn run(context: Arc<Context>) {
 pub(crate) struct Clusters {
     context: Arc<Context>,
     known: Arc<Watched<ForeignCluster>>,
-    /// Tokens that other clusters accept.
+    /// Secrets with the tokens that other clusters accept.
     tokens: Watched<Secret>,
     rate_limit: StatusRateLimit,
     backoff: ConnectBackoff,
@@ -133,7 +133,7 @@ pub(crate) struct Setback {
     reason: &'static str,
     message: String,
     /// Whether a retry soon may succeed.
-    soon: bool,
+    retry_soon: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +153,7 @@ struct Authenticated {
     server: String,
     /// `token` or `certificate`.
     form: &'static str,
-    /// Whether it was issued just now.
+    /// Whether it was issued just now or reused.
     source: IdentitySource,
     renew_at: Timestamp,
     /// Why the renewal that is due fails, and when the identity expires.
@@ -213,7 +213,7 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Requeue, 
         Err(Error::Setback(setback)) => {
             // A deferred status is written with the next attempt.
             report(state, entry, setback.status, None, setback.reason, &setback.message).await?;
-            if !setback.soon {
+            if !setback.retry_soon {
                 state.backoff.forget(&entry.name_any());
                 return Ok(Requeue::After(REFUSED_RETRY));
             }

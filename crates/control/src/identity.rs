@@ -189,7 +189,7 @@ impl Issuer {
             self.ensure(secret, &record, &tenant, &subject).await?;
         }
         match record.forget_at() {
-            Some(time) if time <= now => write(&records, secret, &record.handed_over()).await,
+            Some(time) if time <= now => write(&records, secret, &record.without_secrets()).await,
             Some(time) => Ok(Requeue::After(time.duration_since(now).unsigned_abs())),
             None => Ok(Requeue::After(RESYNC)),
         }

@@ -242,7 +242,7 @@ async fn reconcile<K: Replicated>(original: &K, state: &Copier<K>) -> Result<(),
             finalizer::remove(&state.originals, original, REPLICATOR_FINALIZER)
                 .await
                 .map_err(here("remove the finalizer from the original"))?;
-            info!(%kind, name, %cluster, "released the original: the copy is gone");
+            info!(%kind, name, %cluster, "removed the finalizer: the copy is deleted");
         }
         Step::Wait | Step::Done => {}
     }

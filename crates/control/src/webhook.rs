@@ -64,7 +64,7 @@ pub fn listen() -> Result<TcpListener, Error> {
 /// Serves until shutdown.
 pub async fn run(ctx: Arc<Context>, listener: TcpListener) {
     if let Err(error) = serve(ctx, listener).await {
-        error!("{}", Chain(&error));
+        error!("webhook failed: {}", Chain(&error));
     }
 }
 

@@ -68,7 +68,7 @@ async fn a_peering_starts_survives_faults_and_leaves_nothing_behind() {
     // Milan refuses an accepted request, then accepts it again.
     set_state(&milan, "rome", "Refused").await;
     rome.says("milan", "OutgoingPeering", "RequestRefused").await;
-    milan.says("rome", "IncomingPeering", "Refused").await;
+    milan.says("rome", "IncomingPeering", "RequestRefused").await;
     rome.none::<ResourceOffer>().await;
     milan.none::<ResourceOffer>().await;
     set_state(&milan, "rome", "Accepted").await;
@@ -107,7 +107,7 @@ async fn a_peering_starts_survives_faults_and_leaves_nothing_behind() {
     auto_accept(&milan, false).await;
     rome.join("milan", true).await;
     rome.says("milan", "OutgoingPeering", "RequestPending").await;
-    milan.says("rome", "IncomingPeering", "Pending").await;
+    milan.says("rome", "IncomingPeering", "RequestPending").await;
     auto_accept(&milan, true).await;
     rome.says("milan", "OutgoingPeering", "Established").await;
     at_rome.trigger();

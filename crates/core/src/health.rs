@@ -5,7 +5,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tombolo_api::discovery::condition::API_SERVER;
 
-use crate::{condition::now_is, view::Peer};
+use crate::{
+    condition::{find, now_is},
+    view::Peer,
+};
 
 /// A single lost probe is no failure.
 const FAILURE_THRESHOLD: u32 = 2;

@@ -122,7 +122,7 @@ pub fn state(there: &Outgoing<'_>, cluster: &str) -> State {
             RequestState::Pending => (
                 false,
                 "RequestPending",
-                format!("{cluster} has not accepted the request yet: its operator may have to"),
+                format!("{cluster} has not accepted the request: its operator may have to do so"),
             ),
             RequestState::Accepted => {
                 (false, "RequestAccepted", format!("{cluster} is preparing an offer"))
@@ -148,14 +148,14 @@ pub fn is_orphaned(offer: &Offer<'_>, requests: &[Request<'_>]) -> bool {
 /// The condition of an incoming peering: pods of the peer run in this cluster.
 pub fn incoming(request: Option<&Request<'_>>, offer: Option<&Offer<'_>>) -> State {
     let (established, reason, message) = match (request, offer) {
-        (None, _) => (false, "NotRequested", "there is no request of the peer".to_owned()),
+        (None, _) => (false, "NotRequested", "the peer has not requested a peering".to_owned()),
         (Some(request), _) if request.state == RequestState::Refused => {
             let message = "the request is refused: set its status.state to Accepted to accept it";
-            (false, "Refused", message.to_owned())
+            (false, "RequestRefused", message.to_owned())
         }
         (Some(request), _) if request.state == RequestState::Pending => (
             false,
-            "Pending",
+            "RequestPending",
             "the request is pending: set its status.state to Accepted to accept it".to_owned(),
         ),
         (Some(_), Some(offer)) if offer.stage == OfferStage::Serving => {
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(incoming(Some(&asked), None).reason, "Offering");
         let taken = offer("Accepted", &[]);
         assert!(incoming(Some(&asked), Some(&taken)).established);
-        assert_eq!(incoming(Some(&request("Pending")), None).reason, "Pending");
+        assert_eq!(incoming(Some(&request("Pending")), None).reason, "RequestPending");
         let returned = offer("Refused", &[]);
         let said = incoming(Some(&asked), Some(&returned));
         assert_eq!(said.reason, "OfferRefused");

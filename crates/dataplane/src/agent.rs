@@ -93,7 +93,7 @@ impl Agent {
                     None
                 }
                 Err(error) => {
-                    warn!("{error:#}");
+                    warn!("can't set up the node's network: {error:#}");
                     Some(RETRY)
                 }
             };
@@ -131,7 +131,7 @@ impl Agent {
         })?;
         let peers = self.objects.peers();
         for (peer, why) in peers.newly_wrong(wrong) {
-            warn!(%peer, "the node gets no way to a peer: {why}");
+            warn!(%peer, "can't route to the peer: {why}");
         }
         *wrong = peers.wrong;
         let report = self.machine.apply(&self.objects.inputs(self.node, mtu, peers.known)).await?;

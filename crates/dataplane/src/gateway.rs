@@ -72,7 +72,7 @@ impl Gateway {
         ready.send_replace(true);
         while !self.shutdown.is_triggered() {
             if let Err(error) = self.turn().await {
-                warn!("{error:#}");
+                warn!("gateway failed: {error:#}");
                 self.shutdown.or(time::sleep(RETRY)).await;
             }
         }

@@ -36,7 +36,7 @@ pub(crate) async fn keep(
             let wait = match writer::apply(&api, MANAGER, &lease).await {
                 Ok(_) => RENEW,
                 Err(error) => {
-                    warn!(node, retry_in = ?RETRY, "renew the node's Lease: {}", Chain(&error));
+                    warn!(node, retry_in = ?RETRY, "can't renew the Lease: {}", Chain(&error));
                     RETRY
                 }
             };

@@ -66,7 +66,7 @@ pub(crate) async fn keep(
             let go_on = match result {
                 Ok(()) => changed.await,
                 Err(error) => {
-                    warn!(node = peer.node, retry_in = ?RETRY, "{}", Chain(&error));
+                    warn!(node = peer.node, retry_in = ?RETRY, "failed: {}", Chain(&error));
                     timeout(RETRY, changed).await.unwrap_or(true)
                 }
             };

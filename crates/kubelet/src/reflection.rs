@@ -27,6 +27,7 @@ pub use channel::address_service_at;
 pub use home::Homes;
 
 const RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Reflects to one peer until shutdown. `homes` are the watches shared with other peers.
 pub async fn run(peer: Arc<Peer>, homes: Arc<Homes>) {
@@ -84,14 +85,15 @@ async fn unmap_unused(
     stale_found: &OnceCell<()>,
 ) -> Infallible {
     let cluster = &peer.cluster.cluster_name;
-    while let Err(error) = stale_found.get_or_try_init(|| stale::find(peer, homes, addresses)).await
-    {
-        warn!(%cluster, error = %Chain(&error), retry_in = ?RETRY, "stale mappings not found");
-        sleep(RETRY).await;
-    }
-    while let Err(error) = addresses.unmap_unused().await {
-        warn!(%cluster, error = %Chain(&error), retry_in = ?RETRY, "unused endpoints not unmapped");
-        sleep(RETRY).await;
+    let mut delay = RETRY;
+    let attempt = async || {
+        stale_found.get_or_try_init(|| stale::find(peer, homes, addresses)).await?;
+        addresses.unmap_unused().await
+    };
+    while let Err(error) = attempt().await {
+        warn!(%cluster, error = %Chain(&error), retry_in = ?delay, "can't unmap unused endpoints");
+        sleep(delay).await;
+        delay = (delay * 2).min(LAST_RETRY);
     }
     std::future::pending().await
 }

@@ -116,7 +116,7 @@ impl State {
         let tunnels = self.tunnels.state();
         let peers = PeerNetworks::from_tunnel_endpoints(tunnels.iter().map(Arc::as_ref));
         for (peer, why) in peers.newly_wrong(wrong) {
-            warn!(%peer, "the pods of the peer get no addresses in this cluster: {why}");
+            warn!(%peer, "can't translate the addresses of the peer's pods: {why}");
         }
         *wrong = peers.wrong;
         peers.known

@@ -127,7 +127,7 @@ pub(crate) async fn run(shared: Shared, cluster: ClusterIdentity, sources: Sourc
     let name = cluster.cluster_name.clone();
     let running = async {
         while let Err(error) = run_once(&shared, &cluster, sources.clone()).await {
-            warn!(cluster = %name, retry_in = ?RETRY, "{}", Chain(&error));
+            warn!(cluster = %name, retry_in = ?RETRY, "restarting the node: {}", Chain(&error));
             sleep(RETRY).await;
         }
     };
@@ -289,7 +289,7 @@ async fn renew(shared: &Shared, peer: &Peer) {
             Ok(now) if now.is_same(&peer.remote) => failures = 0,
             Ok(_) => return,
             Err(error) => {
-                warn!(namespace, "apply the renewed identity: {}", Chain(&error));
+                warn!(namespace, "can't apply the renewed identity: {}", Chain(&error));
                 // An unusable identity is not retried before the Secret changes.
                 failures = if matches!(error, NoIdentity::Read { .. }) { failures + 1 } else { 0 };
             }
@@ -337,7 +337,7 @@ async fn delete(peer: &Peer, pod: &RawPod, grace: Option<u32>) {
     let api = Api::namespaced(peer.home.clone(), &pod.namespace().unwrap_or_default());
     if let Err(error) = pods::delete_pod(&api, pod, grace).await {
         let (namespace, pod) = (pod.namespace(), pod.name_any());
-        warn!(node = peer.node, namespace, pod, "delete the pod: {}", Chain(&error));
+        warn!(node = peer.node, namespace, pod, "can't delete the pod: {}", Chain(&error));
     }
 }
 

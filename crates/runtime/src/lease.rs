@@ -79,7 +79,7 @@ pub async fn lead(
         match candidate.try_acquire().await {
             Ok(true) => break,
             Ok(false) => {}
-            Err(error) => warn!(lease = name, "acquire the lease: {error}"),
+            Err(error) => warn!(lease = name, "can't acquire the lease: {error}"),
         }
         shutdown.or(sleep(RENEW / 2)).await;
     }
@@ -114,8 +114,8 @@ impl Candidate {
                     warn!(lease = self.name, "another process has become the leader");
                     return leading.trigger();
                 }
-                Ok(Err(error)) => warn!(lease = self.name, "renew the lease: {error}"),
-                Err(_) => warn!(lease = self.name, "renew the lease: no response in time"),
+                Ok(Err(error)) => warn!(lease = self.name, "can't renew the lease: {error}"),
+                Err(_) => warn!(lease = self.name, "can't renew the lease: no response in time"),
             }
             if self.left().is_zero() {
                 warn!(lease = self.name, "lost the leadership: the lease was not renewed in time");

@@ -111,7 +111,7 @@ impl Observer {
                         }
                     }
                     Err(error) => {
-                        warn!(controller = name, retry_in = ?delay, "{}", Chain(&error));
+                        warn!(controller = name, retry_in = ?delay, "failed: {}", Chain(&error));
                         // Frequent changes must not cause a retry each.
                         tokio::time::sleep(FIRST_RETRY).await;
                         let _ = timeout(delay - FIRST_RETRY, self.changed()).await;

@@ -154,7 +154,7 @@ pub async fn run_in_lanes<K, Reconciled, Then, E>(
                     }
                     Err(error) => {
                         let delay = failures.add(&key);
-                        warn!(queue = name, ?key, retry_in = ?delay, "{}", Chain(&error));
+                        warn!(queue = name, ?key, retry_in = ?delay, "failed: {}", Chain(&error));
                         timers.start(key.clone(), delay);
                     }
                 }

@@ -55,7 +55,7 @@ enum Command {
     /// End the peering with another cluster
     ///
     /// Stops the pods that run there for this cluster and waits until the virtual node, the offer
-    /// and the tunnel are gone. A peering in the other direction stays.
+    /// and the tunnel are gone. A peering in the other direction stays, and with it the tunnel.
     Unpeer(unpeer::Arguments),
     /// Extend a namespace to peered clusters
     ///

@@ -178,7 +178,7 @@ impl View {
         match self.missing() {
             Some(Milestone::Identity) => self.refused(token.tried()).unwrap_or_else(|| {
                 format!(
-                    "Its auth service at {url} has given no identity yet.{} Check that {url} can \
+                    "Its auth service at {url} has issued no identity yet.{} Check that {url} can \
                      be reached from this cluster's nodes.",
                     says(conditions::AUTHENTICATED)
                 )
@@ -259,10 +259,10 @@ impl View {
         );
         match status.auth_status {
             Some(AuthStatus::EmptyRefused) if token == Token::NotGiven => {
-                Some(format!("{name} ({url}) gives no identity without a token; {get_token}"))
+                Some(format!("{name} ({url}) issues no identity without a token; {get_token}"))
             }
             Some(AuthStatus::Refused) if !wrong_token => Some(format!(
-                "{name} ({url}) gives no identity: {}",
+                "{name} ({url}) issues no identity: {}",
                 said.map(|said| said.message.as_str()).unwrap_or_default()
             )),
             Some(AuthStatus::Refused) if token != Token::GivenInsteadOfAnother => {

@@ -88,7 +88,7 @@ pub struct ForeignClusterSpec {
     pub ttl: Option<u32>,
 
     /// SHA-256 fingerprint of the certificate that the auth service must present: 64 hexadecimal
-    /// digits, with or without colons. Unset: the certificate is not pinned.
+    /// digits, with or without colons. Unset: pinned on first use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
 }

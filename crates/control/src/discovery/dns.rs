@@ -27,7 +27,7 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Clone, Copy, Debug)]
 pub enum Servers {
     /// Those in /etc/resolv.conf, which is read before each search.
-    OfThisMachine,
+    ResolvConf,
     /// This server only.
     At(SocketAddr),
 }
@@ -38,7 +38,7 @@ pub(super) async fn search(servers: Servers, domain: &str) -> Search {
         Ok(opened) => opened,
         Err(error) => {
             let answer = Err(Failure::NoAnswer(error.to_string()));
-            return Search { servers: "/etc/resolv.conf".to_owned(), answer };
+            return Search { servers: "the server in /etc/resolv.conf".to_owned(), answer };
         }
     };
     Search { servers, answer: clusters(&resolver, domain).await }
@@ -46,7 +46,7 @@ pub(super) async fn search(servers: Servers, domain: &str) -> Search {
 
 fn open(servers: Servers) -> Result<(TokioResolver, String), NetError> {
     let (config, mut options) = match servers {
-        Servers::OfThisMachine => read_system_conf()?,
+        Servers::ResolvConf => read_system_conf()?,
         Servers::At(address) => {
             let mut server = NameServerConfig::udp_and_tcp(address.ip());
             server.connections.iter_mut().for_each(|connection| connection.port = address.port());

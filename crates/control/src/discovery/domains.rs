@@ -62,7 +62,7 @@ impl Domains {
     }
 
     /// Waits until the SearchDomains are listed.
-    pub async fn known(&self) {
+    pub async fn synced(&self) {
         self.watched.synced().await;
     }
 
@@ -83,6 +83,7 @@ impl Domains {
                         }
                     }
                     Err(_) => {
+                        // Which search has panicked is unknown: retry all that are running.
                         let broken = self.searched.values_mut().filter(|it| it.next.is_none());
                         broken.for_each(|it| it.next = Some(Instant::now() + PANIC_RETRY));
                     }

@@ -79,7 +79,7 @@ impl Entries {
     }
 
     /// Waits until the ForeignClusters are listed.
-    pub async fn known(&self) {
+    pub async fn synced(&self) {
         self.known.synced().await;
     }
 
@@ -142,8 +142,8 @@ impl Entries {
         all
     }
 
-    /// Writes the entry of a cluster that a domain lists. Returns the name of the domain's entry,
-    /// if there is one.
+    /// Writes the entry of a cluster that a domain lists. Returns the name of the entry if it
+    /// was written.
     pub async fn listed(
         &self,
         cluster: &ListedCluster,
@@ -154,7 +154,7 @@ impl Entries {
     ) -> Option<String> {
         for entry in superseded(cluster, domain, known, &self.us) {
             let name = entry.name_any();
-            info!(cluster = name, "deleting a duplicate entry, or one of this cluster itself");
+            info!(cluster = name, "deleting a ForeignCluster that is a duplicate or this cluster");
             self.delete(entry).await;
         }
         let autojoin = domain.spec.autojoin.unwrap_or(config.autojoin);
@@ -165,9 +165,8 @@ impl Entries {
             && matches!(change, EntryChange::Update(_) | EntryChange::Unchanged)
         {
             lock(&self.expiries).record(entry, now, cluster.ttl);
-            // Before the entry is taken over: afterwards nothing shows that it was not of this
-            // domain.
-            if autojoin && kind(entry) != DiscoveryType::Wan && !self.is_joined(entry).await {
+            // Before the entry is assigned to this domain: afterwards its origin is lost.
+            if autojoin && kind(entry) != DiscoveryType::Wan && !self.set_join(entry).await {
                 return None;
             }
         }
@@ -177,8 +176,8 @@ impl Entries {
         }
     }
 
-    /// Sets `spec.join` unless a user has ever set it. Returns whether that is decided.
-    async fn is_joined(&self, entry: &ForeignCluster) -> bool {
+    /// Sets `spec.join` unless a user has ever set it. Returns `false` if it has to be retried.
+    async fn set_join(&self, entry: &ForeignCluster) -> bool {
         let name = entry.name_any();
         let decided = self.decide(&name, |entry| may_be_joined(entry, &CREATORS)).await;
         decided.unwrap_or_else(|error| {
@@ -312,7 +311,7 @@ impl Entries {
             EntryChange::TooMany => {
                 if !self.is_full.swap(true, Ordering::Relaxed) {
                     warn!(
-                        "ignoring new clusters: {MAX_DISCOVERED} of the local network have an entry"
+                        "ignoring new clusters: the limit of {MAX_DISCOVERED} for mDNS is reached"
                     );
                 }
                 return WriteOutcome::Nothing;
@@ -364,7 +363,7 @@ impl Entries {
         });
         let pinned = self.merge(entry, patch).await?;
         if pinned {
-            info!(cluster = entry.name_any(), "pinned another certificate");
+            info!(cluster = entry.name_any(), "changed the pinned certificate");
         }
         Ok(pinned)
     }

@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before browsing again after events were lost.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
-/// Names with unprocessed events.
+/// Maximum number of names with unprocessed events.
 const MAX_PENDING: usize = 2000;
 
 /// The last event of a name.
@@ -88,7 +88,7 @@ impl Mdns {
         *lock(&self.interfaces) = all
             .flat_map(|it| it.addresses.iter().map(|address| (it.index, address.addr())))
             .collect();
-        // Adds none, but makes the daemon look at the interfaces.
+        // Enables no further interface, but makes the daemon list the interfaces again.
         self.daemon.enable_interface(Vec::<IfKind>::new())
     }
 
@@ -245,7 +245,7 @@ async fn listen(daemon: ServiceDaemon, mut events: Receiver<ServiceEvent>, queue
                 break;
             }
         }
-        warn!("too many mDNS events at once: browsing again");
+        warn!("mDNS events were lost: browsing again");
         // A goodbye may have been lost, and is not repeated.
         queue.mark_lost();
         events = loop {

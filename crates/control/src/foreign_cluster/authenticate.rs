@@ -267,7 +267,7 @@ async fn patch_unless_changed(
 }
 
 pub(super) fn refused(reason: &'static str, message: String) -> Setback {
-    Setback { status: AuthStatus::Refused, reason, message, soon: false }
+    Setback { status: AuthStatus::Refused, reason, message, retry_soon: false }
 }
 
 pub(super) fn setback(entry: &ForeignCluster, failure: &Failure) -> Setback {
@@ -280,6 +280,6 @@ pub(super) fn setback(entry: &ForeignCluster, failure: &Failure) -> Setback {
         status: obstacle.status(),
         reason: obstacle.reason(),
         message,
-        soon: obstacle.may_go(),
+        retry_soon: obstacle.may_go(),
     }
 }

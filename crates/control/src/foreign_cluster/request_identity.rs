@@ -98,7 +98,7 @@ pub(super) async fn request(
         status: AuthStatus::Pending,
         reason: "UnusableIdentity",
         message: format!("{} issued an identity that can't be used: {why}", entry.spec.auth_url),
-        soon: true,
+        retry_soon: true,
     };
     let value: Value =
         serde_saphyr::from_str(kubeconfig.reveal()).map_err(|_| unusable("not a kubeconfig"))?;
@@ -154,7 +154,7 @@ fn issued_by(
          cluster, delete the ForeignCluster"
     );
     let reason = Obstacle::OtherCertificate.reason();
-    Err(Setback { status: AuthStatus::Pending, reason, message, soon: false })
+    Err(Setback { status: AuthStatus::Pending, reason, message, retry_soon: false })
 }
 
 /// Requested where the other cluster does not announce its generation.

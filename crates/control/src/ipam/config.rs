@@ -53,7 +53,7 @@ pub(super) async fn follow(
         known = Some(config.clone());
         // Settings that could not be stored apply all the same, and are stored with the next write.
         if let Ok(Err(error)) = requests.send(move |state, _| state.configure(config)).await {
-            warn!(%error, "ExternalCIDR not changed to fit the ClusterConfig");
+            warn!(%error, "can't apply the ClusterConfig to the ExternalCIDR");
         }
         requests.configured.send_replace(());
     }

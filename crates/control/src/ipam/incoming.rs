@@ -69,7 +69,7 @@ async fn accept(listener: TcpListener, mut tls: Tls, arrived: mpsc::Sender<TlsSt
                     });
                 }
                 Err(error) => {
-                    warn!(%error, retry_in = ?PAUSE, "connection to the address service not accepted");
+                    warn!(%error, retry_in = ?PAUSE, "address service can't accept a connection");
                     sleep(PAUSE).await;
                 }
             },

@@ -93,7 +93,7 @@ impl Owner {
                 Due::NatMappings(WriterEvent::Done(outcome)) => outcome,
             };
             if let Err(error) = done {
-                warn!(error = %Chain(&error), "IpamStorages or NatMappings not written, reloading");
+                warn!(error = %Chain(&error), "can't write IpamStorages or NatMappings: reloading");
                 if shutdown.or(self.reload()).await != Some(true) {
                     return;
                 }
@@ -171,7 +171,7 @@ impl Owner {
                 }
                 Err(error) => warn!(
                     error = %Chain(&error), retry_in = ?RELOAD_RETRY,
-                    "state of the address service not loaded"
+                    "can't load the state of the address service"
                 ),
             }
             sleep(RELOAD_RETRY).await;

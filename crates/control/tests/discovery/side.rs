@@ -43,7 +43,7 @@ impl Side {
     }
 
     pub fn start(&self) -> Running {
-        Running::start(self, Servers::OfThisMachine)
+        Running::start(self, Servers::ResolvConf)
     }
 
     pub async fn configure(&self, discovery: Value) {

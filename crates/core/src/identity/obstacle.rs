@@ -8,7 +8,7 @@ use tombolo_api::{
 
 use crate::discovery::PinnedBy;
 
-/// The obstacle that a cluster's auth service is, or that there is on the way to it.
+/// Why a cluster's auth service has issued no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// It wants a token, and was shown none.
@@ -67,21 +67,21 @@ impl Obstacle {
         }
     }
 
-    /// Whether it may go by itself, so that it helps to try again soon.
+    /// Whether a retry soon may succeed.
     pub fn may_go(self) -> bool {
         self.status() == AuthStatus::Pending
     }
 
-    /// What to do, or to know, about it, for people.
+    /// Advice for the user, appended to the message of the condition.
     pub fn advice(self, entry: &ForeignCluster) -> Option<String> {
         match self {
             Self::EmptyToken | Self::WrongToken => Some(format!(
-                "put it into a Secret in the namespace {NAMESPACE}, under the key {AUTH_TOKEN_KEY}, \
+                "put it in a Secret in this cluster's namespace {NAMESPACE}, key {AUTH_TOKEN_KEY}, \
                  with the labels {CLUSTER_ID_LABEL}=<the cluster's id> and {AUTH_TOKEN_LABEL}="
             )),
             Self::OtherCertificate => {
                 let that = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
-                Some(format!("expected is the certificate that {that}"))
+                Some(format!("expected the certificate that {that}"))
             }
             Self::IdentityTaken
             | Self::SameName
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_expected_certificate_is_named_by_its_origin() {
         let advice = Obstacle::OtherCertificate.advice(&entry()).unwrap();
-        assert_eq!(advice, "expected is the certificate that a user has set in spec.fingerprint");
+        assert_eq!(advice, "expected the certificate that a user has set in spec.fingerprint");
     }
 
     #[test]

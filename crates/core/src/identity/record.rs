@@ -22,11 +22,11 @@ pub struct Record {
     pub cluster_name: Option<ClusterName>,
     /// URL of its auth service, if given.
     pub auth_url: Option<String>,
-    /// The token for an identity in the requesting cluster, if given.
+    /// The token with which this cluster gets an identity in return, if given.
     pub return_token: Option<Confidential>,
     /// Hash of its nonce, if given.
     pub nonce_hash: Option<String>,
-    /// The signing request in PEM. `None`: it requests a token.
+    /// The signing request in PEM. `None`: a ServiceAccount token is requested.
     pub signing_request: Option<String>,
     /// Id of this request: distinguishes it from earlier ones of the same cluster.
     pub request: String,
@@ -64,7 +64,7 @@ pub fn recorded_cluster(secret: &Secret) -> Option<ClusterId> {
     field.or_else(by_name)
 }
 
-/// Name of the Secret, in the namespace of the records, with a token for one cluster only.
+/// Name of the Secret in [`AUTH_NAMESPACE`] with the token that only this cluster may present.
 pub fn return_token_name(cluster: &ClusterId) -> String {
     format!("return-token-{cluster}")
 }
@@ -123,7 +123,7 @@ impl Record {
         let mut secret = Secret::default();
         secret.metadata.name = Some(record_name(&self.cluster_id));
         secret.metadata.namespace = Some(AUTH_NAMESPACE.to_owned());
-        // The objects made for it are removed with it.
+        // The objects created for the identity are deleted before the record.
         secret.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         secret.metadata.labels = Some(BTreeMap::from([
             (CLUSTER_ID_LABEL.to_owned(), self.cluster_id.to_string()),
@@ -169,7 +169,7 @@ impl Record {
     }
 
     /// The record without confidential data, as it is stored after delivery.
-    pub fn handed_over(&self) -> Self {
+    pub fn without_secrets(&self) -> Self {
         Self { kubeconfig: None, return_token: None, ..self.clone() }
     }
 }
@@ -264,7 +264,7 @@ mod tests {
     fn nothing_confidential_is_stored_after_delivery() {
         let mut record = record(Some("n"));
         record.kubeconfig = Some("k".to_owned().into());
-        let left = record.handed_over();
+        let left = record.without_secrets();
         assert_eq!((left.kubeconfig.as_ref(), left.forget_at()), (None, None));
         assert_eq!(left.return_token, None);
         assert_eq!(left.nonce_hash, record.nonce_hash);

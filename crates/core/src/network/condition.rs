@@ -37,9 +37,8 @@ pub(super) fn tunnel_condition(
 fn explain(state: &State<'_>) -> (bool, &'static str, String) {
     let peer = state.peer;
     if let Some(mismatch) = state.mismatch {
-        let message =
-            format!("{peer} has answered with translated CIDRs that don't fit: {mismatch}");
-        return (false, "Error", message);
+        let message = format!("{peer} has answered with invalid translated CIDRs: {mismatch}");
+        return (false, "InvalidCIDRs", message);
     }
     if let Some(connection) = state.connection {
         let reported = connection.and_then(|connection| connection.status_message.clone());

@@ -108,10 +108,10 @@ fn translated_cidrs_that_dont_fit_make_no_tunnel_and_are_reported() {
     assert_eq!(state.tunnel_endpoint(&rome(), &milan(), Some(&subnets())), Action::None);
     let status = state.foreign_cluster_status(&rome(), &milan(), now()).unwrap();
     let condition = &status.conditions[0];
-    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Error"));
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "InvalidCIDRs"));
     assert_eq!(
         condition.message,
-        "milan has answered with translated CIDRs that don't fit: 10.0.0.0/16 can't be \
+        "milan has answered with invalid translated CIDRs: 10.0.0.0/16 can't be \
          translated to 10.8.0.0/15: a prefix of 16 bits of IPv4 and a prefix of 15 bits of IPv4 \
          differ, so addresses would lose their host part"
     );

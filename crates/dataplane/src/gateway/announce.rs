@@ -82,7 +82,7 @@ impl Announced {
             let again = match self.announce(&mut is_node_known, &mut known).await {
                 Ok(()) => REFRESH,
                 Err(error) => {
-                    warn!("{error:#}");
+                    warn!("can't announce the gateway: {error:#}");
                     RETRY
                 }
             };

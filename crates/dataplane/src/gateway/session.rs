@@ -91,7 +91,7 @@ impl Session {
                 () = host.changed() => self.calm().await,
                 () = inside.changed() => self.calm().await,
                 () = time::sleep(RETRY), if failed => {}
-                () = self.machine.broken() => bail!("the tunnels broke; they are made anew"),
+                () = self.machine.broken() => bail!("the tunnels have failed: restarting them"),
             }
         }
     }

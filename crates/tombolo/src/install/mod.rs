@@ -97,7 +97,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         );
         match tombolo_control::auth_url::find(&connection.client).await {
             Ok(url) => println!("Auth service for other clusters: {url}"),
-            Err(error) => println!("The auth service has no URL for other clusters yet: {error}."),
+            Err(error) => println!(
+                "The auth service has no URL for other clusters yet: {:#}.",
+                anyhow::Error::from(error)
+            ),
         }
         if let Some(advice) = exposure::advice(&connection.client).await? {
             println!("{advice}");

@@ -56,7 +56,7 @@ pub async fn clean(client: &Client, timeout: Duration, say: &dyn Fn(&str)) -> Re
         return Ok(());
     }
     bail!(
-        "no report of a clean node after {} s from {}. The components keep running, so that the \
+        "no clean-up report after {} s from {}. The components keep running, so that the \
          report can follow. If the node is up, see `kubectl -n liqo logs` of its pods, then run \
          `tombolo uninstall` again. If the node is gone for good, run `kubectl delete node` first",
         timeout.as_secs(),

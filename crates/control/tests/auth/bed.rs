@@ -1,5 +1,5 @@
-//! The clusters that all groups of stories share. A group is alone with them and starts in the state
-//! that it names, whatever an earlier one has left, also one that failed.
+//! The clusters that all groups of stories share. Groups run one at a time. Each starts from a
+//! known state, even after an earlier group has failed.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,39 +19,40 @@ use crate::{
 static ALONE: Mutex<()> = Mutex::new(());
 static BED: OnceCell<Testbed> = OnceCell::const_new();
 
-/// Rome and milan, of which neither knows the other.
-pub fn strangers(stories: impl AsyncFnOnce(&Side, &Side, &Logs)) {
+/// Starts rome and milan without identities or ForeignClusters.
+pub fn without_identities(stories: impl AsyncFnOnce(&Side, &Side, &Logs)) {
     alone(async |bed, logs| {
         let (rome, milan) = start_both(bed).await;
         run(&rome, &milan, logs, stories).await;
     });
 }
 
-/// Rome and milan, each of which has an identity at the other: rome by milan's token, milan by the
-/// token that came along with rome's request.
-pub fn acquainted(stories: impl AsyncFnOnce(&Side, &Side, &Logs)) {
+/// Starts rome and milan, each with an identity in the other: rome presented milan's token, milan
+/// the return token from rome's request.
+pub fn with_identities(stories: impl AsyncFnOnce(&Side, &Side, &Logs)) {
     alone(async |bed, logs| {
         let (rome, milan) = start_both(bed).await;
-        story::both_get_an_identity(&rome, &milan).await;
+        story::exchange_identities(&rome, &milan).await;
         run(&rome, &milan, logs, stories).await;
     });
 }
 
-/// Milan, which knows no other cluster, and serves whoever has its token before and after.
+/// Starts milan without ForeignClusters. A request with its token succeeds before and after the
+/// stories.
 pub fn milan_alone(stories: impl AsyncFnOnce(&Side, &Logs)) {
     alone(async |bed, logs| {
         let milan = Side::start(bed.cluster("milan")).await;
-        hostile::is_served(&milan).await;
+        hostile::a_valid_request_succeeds(&milan).await;
         stories(&milan, logs).await;
-        hostile::is_served(&milan).await;
-        hostile::nothing_of_it_is_told(&milan, logs).await;
+        hostile::a_valid_request_succeeds(&milan).await;
+        hostile::no_secret_is_leaked(&milan, logs).await;
     });
 }
 
 fn alone(group: impl AsyncFnOnce(&Testbed, &Logs)) {
-    // Poisoned by a group that failed: that is no reason for this one to fail.
+    // A failed group poisons the mutex. The next group can run nevertheless.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // All tasks of the group end with its runtime, also after a panic, before the next group starts.
+    // Dropping the runtime ends all tasks of the group, also after a panic.
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let logs = logs::capture();
@@ -77,7 +78,7 @@ async fn start_both(bed: &Testbed) -> (Side, Side) {
     tokio::join!(Side::start(bed.cluster("rome")), Side::start(bed.cluster("milan")))
 }
 
-/// Whatever the stories are about, no secret that either cluster had before or has after them is told.
+/// Runs the stories and asserts that no secret from before or after them is leaked.
 async fn run(
     rome: &Side,
     milan: &Side,
@@ -85,12 +86,12 @@ async fn run(
     stories: impl AsyncFnOnce(&Side, &Side, &Logs),
 ) {
     let sides = [rome, milan];
-    let mut secrets = confidential::of(&sides).await;
+    let mut secrets = confidential::secrets(&sides).await;
     stories(rome, milan, logs).await;
-    secrets.extend(confidential::of(&sides).await);
-    confidential::is_told_nobody(&sides, &secrets, logs).await;
-    logs.have_no("PRIVATE KEY");
-    // The same, in base64.
-    logs.have_no("LS0tLS1CRUdJTiBQUklWQVRF");
-    logs.have_no_token();
+    secrets.extend(confidential::secrets(&sides).await);
+    confidential::assert_not_leaked(&sides, &secrets, logs).await;
+    logs.assert_absent("PRIVATE KEY");
+    // "-----BEGIN PRIVATE" in base64.
+    logs.assert_absent("LS0tLS1CRUdJTiBQUklWQVRF");
+    logs.assert_no_token();
 }

@@ -1,4 +1,4 @@
-//! Somebody who calls the auth service from an address of his own, and says whatever he wants.
+//! A client of the auth service with a source address of its own, which can send arbitrary bytes.
 
 use std::{io, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::side::Side;
 
-/// What a caller is waited for, and some more.
+/// Longer than the timeout of the auth service for clients.
 const LIMIT: Duration = Duration::from_secs(12);
 
-/// A caller at an address of this machine.
+/// A client with a loopback source address.
 #[derive(Clone)]
 pub struct Caller {
     service: String,
@@ -28,7 +28,7 @@ pub struct Caller {
     tls: TlsConnector,
 }
 
-/// What was answered.
+/// A response of the auth service.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -36,14 +36,14 @@ pub struct Answer {
     pub body: Value,
 }
 
-/// A connection, over which one request follows the other.
-pub struct Line {
+/// A TLS connection for consecutive requests.
+pub struct Connection {
     stream: TlsStream<TcpStream>,
     read: Vec<u8>,
 }
 
 impl Caller {
-    /// Who trusts the certificate that the service has.
+    /// Creates a client that trusts the current certificate of the service.
     pub async fn new(side: &Side, from: [u8; 4]) -> Self {
         let pem = side.secret("liqo", "liqo-auth-cert", "tls.crt").await;
         let mut roots = RootCertStore::empty();
@@ -57,70 +57,70 @@ impl Caller {
         Self { service, from: from.into(), tls: TlsConnector::from(Arc::new(config)) }
     }
 
-    /// The same, at another address.
+    /// The same client with another source address.
     pub fn at(&self, from: [u8; 4]) -> Self {
         Self { from: from.into(), ..self.clone() }
     }
 
-    /// The same, to another address of the service.
+    /// The same client, connecting to another address of the service.
     pub fn to(self, service: String) -> Self {
         Self { service, ..self }
     }
 
-    /// Without TLS; nothing is said yet.
+    /// Opens a TCP connection without TLS.
     pub async fn tcp(&self) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((self.from, 0).into())?;
-        // Little is taken before somebody reads it.
+        // A small receive buffer fills soon when the client doesn't read.
         socket.set_recv_buffer_size(4096)?;
         socket.connect(self.service.parse().expect("an address")).await
     }
 
-    pub async fn connect(&self) -> io::Result<Line> {
+    pub async fn connect(&self) -> io::Result<Connection> {
         let name = ServerName::try_from("liqo-auth").expect("a name");
         let stream = self.tls.connect(name, self.tcp().await?).await?;
-        Ok(Line { stream, read: Vec::new() })
+        Ok(Connection { stream, read: Vec::new() })
     }
 
-    /// Sends this and nothing more, and reads until the other side ends it.
-    pub async fn says(&self, sent: &[u8]) -> String {
+    /// Sends these bytes over a new connection and reads until the service closes it.
+    pub async fn send_raw(&self, sent: &[u8]) -> String {
         let mut line = self.connect().await.expect("TLS");
-        // It may have heard enough before all is said.
+        // The service may close the connection before it has read everything.
         let _ = line.stream.write_all(sent).await;
-        until_it_ends(&mut line.stream).await
+        read_until_closed(&mut line.stream).await
     }
 
-    /// One request over a connection of its own.
-    pub async fn asks(&self, method: &str, path: &str, body: &str) -> Answer {
-        self.tries(method, path, body).await.expect("an answer")
+    /// Sends one request over a new connection.
+    pub async fn request(&self, method: &str, path: &str, body: &str) -> Answer {
+        self.try_request(method, path, body).await.expect("an answer")
     }
 
-    /// The same, if it is heard.
-    pub async fn tries(&self, method: &str, path: &str, body: &str) -> io::Result<Answer> {
-        self.connect().await?.asks(method, path, body).await
+    /// Like `request`, but returns connection errors.
+    pub async fn try_request(&self, method: &str, path: &str, body: &str) -> io::Result<Answer> {
+        self.connect().await?.request(method, path, body).await
     }
 
-    pub async fn posts(&self, path: &str, body: &Value) -> Answer {
-        self.asks("POST", path, &body.to_string()).await
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.request("POST", path, &body.to_string()).await
     }
 }
 
-impl Line {
-    pub async fn asks(&mut self, method: &str, path: &str, body: &str) -> io::Result<Answer> {
+impl Connection {
+    pub async fn request(&mut self, method: &str, path: &str, body: &str) -> io::Result<Answer> {
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: liqo-auth\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        self.sends(request.as_bytes()).await?;
-        self.hears().await
+        self.send(request.as_bytes()).await?;
+        self.read_answer().await
     }
 
-    pub async fn sends(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
 
-    /// The next answer.
-    pub async fn hears(&mut self) -> io::Result<Answer> {
+    /// Reads the next response.
+    pub async fn read_answer(&mut self) -> io::Result<Answer> {
         let end = b"\r\n\r\n";
         let head = loop {
             match self.read.windows(end.len()).position(|window| window == end) {
@@ -140,30 +140,30 @@ impl Line {
         Ok(Answer { status: status.expect("a status"), head, body })
     }
 
-    /// Waits until the other side ends it.
-    pub async fn ends(mut self) -> String {
-        until_it_ends(&mut self.stream).await
+    /// Reads until the service closes the connection.
+    pub async fn read_until_closed(mut self) -> String {
+        read_until_closed(&mut self.stream).await
     }
 
     async fn more(&mut self) -> io::Result<()> {
         let read = timeout(LIMIT, self.stream.read_buf(&mut self.read));
-        match read.await.expect("it does not leave us waiting")? {
+        match read.await.expect("a response within the limit")? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
     }
 }
 
-/// All that is said until the end, which may come without a word of farewell.
-pub async fn until_it_ends(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+/// Reads until the peer closes the connection, with or without a TLS close_notify.
+pub async fn read_until_closed(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut bytes = Vec::new();
     let read = timeout(LIMIT, stream.read_to_end(&mut bytes)).await;
-    drop(read.expect("it is not waited for any longer"));
+    drop(read.expect("the connection is closed within the limit"));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Answer {
-    /// In how many seconds to come again.
+    /// The `Retry-After` header in seconds.
     pub fn retry_after(&self) -> Option<u64> {
         self.head.split("retry-after: ").nth(1)?.lines().next()?.parse().ok()
     }

@@ -1,5 +1,5 @@
-//! Identities in the form of a certificate: whose key never leaves its cluster, that are renewed in
-//! time, and that have no rights any more once they are taken away.
+//! Identities in the form of a certificate. The private key never leaves its cluster, the
+//! certificate is renewed before it expires, and revocation removes all permissions.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
@@ -22,22 +22,22 @@ use crate::{
     rights,
     service::call,
     side::Side,
-    story::{forget, touch},
+    story::{delete_and_wait, touch},
 };
 
 const TENANT: &str = "liqo-tenant-milan";
 
-/// Rome has an identity at milan.
-pub async fn an_identity_is_a_certificate_whose_key_stays_at_home(rome: &Side, milan: &Side) {
-    let message = rome.says("milan", "Accepted").await;
+/// Rome has an identity in milan.
+pub async fn the_private_key_never_leaves_its_cluster(rome: &Side, milan: &Side) {
+    let message = rome.wait_for_reason("milan", "Accepted").await;
     assert!(message.ends_with("in the form of a certificate"), "{message}");
     let account = milan.get_in::<ServiceAccount>("liqo-tenant-rome", "liqo-cluster").await;
     let account = account.expect("the account");
     let generation = &account.annotations()["discovery.liqo.io/generation"];
-    let user = who(&client(&kubeconfig(rome).await).await).await;
+    let user = username(&client(&kubeconfig(rome).await).await).await;
     assert_eq!(user, format!("liqo:id-of-rome:{generation}"));
 
-    // Neither the key nor what was signed is left in milan.
+    // Milan keeps neither the key nor the CertificateSigningRequest.
     let key = part(&kubeconfig(rome).await, "client-key-data");
     let pem = String::from_utf8(STANDARD.decode(&key).expect("base64")).expect("PEM");
     let secrets = milan.within::<Secret>("liqo-auth").list(&Default::default()).await;
@@ -56,10 +56,10 @@ pub async fn an_identity_is_a_certificate_whose_key_stays_at_home(rome: &Side, m
     eventually("no signing request is left", left, Vec::is_empty).await;
 }
 
-/// A certificate of which two thirds are over, as milan could have signed it.
-pub async fn a_certificate_is_renewed_in_time(rome: &Side, milan: &Side) {
+/// A certificate signed by milan's CA, past two thirds of its validity.
+pub async fn a_certificate_is_renewed_before_it_expires(rome: &Side, milan: &Side) {
     let before = rome.identity_at(milan).await;
-    let user = who(&before.client).await;
+    let user = username(&before.client).await;
     let old = kubeconfig(rome).await;
     let pem = STANDARD.decode(part(&old, "client-key-data")).expect("base64");
     let key = KeyPair::from_pem(std::str::from_utf8(&pem).expect("PEM")).expect("a key");
@@ -85,20 +85,20 @@ pub async fn a_certificate_is_renewed_in_time(rome: &Side, milan: &Side) {
     let data = Patch::Merge(json!({ "stringData": { "kubeconfig": due } }));
     let secrets = rome.within::<Secret>(TENANT);
     secrets.patch("liqo-identity", &PatchParams::default(), &data).await.expect("changed");
-    assert_eq!(who(&client(&kubeconfig(rome).await).await).await, user, "milan knows it");
+    assert_eq!(username(&client(&kubeconfig(rome).await).await).await, user, "milan accepts it");
 
-    // The token has been changed since: who has an identity does not need it.
-    rome.has_token("token-for-milan", &milan.cluster(), "another one").await;
+    // Renewal needs no token: a wrong one has no effect.
+    rome.add_token("token-for-milan", &milan.cluster(), "another one").await;
     touch(rome, "milan").await;
     let now = async || part(&kubeconfig(rome).await, "client-certificate-data");
-    eventually("another certificate", now, |now| *now != signed && *now != current).await;
+    eventually("a renewed certificate", now, |now| *now != signed && *now != current).await;
     assert_ne!(part(&kubeconfig(rome).await, "client-key-data"), part(&old, "client-key-data"));
-    assert_eq!(who(&rome.identity_at(milan).await.client).await, user);
-    rome.has_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
+    assert_eq!(username(&rome.identity_at(milan).await.client).await, user);
+    rome.add_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
 }
 
-/// Milan takes rome's identity away, and gives it another one.
-pub async fn a_certificate_that_was_taken_away_never_counts_again(rome: &Side, milan: &Side) {
+/// Milan revokes rome's identity and issues a new one.
+pub async fn a_revoked_certificate_stays_revoked(rome: &Side, milan: &Side) {
     let siena = json!({
         "clusterID": "id-of-siena", "clusterName": "siena", "nonce": "s1ena-nonce",
         "token": milan.token().await,
@@ -110,32 +110,36 @@ pub async fn a_certificate_that_was_taken_away_never_counts_again(rome: &Side, m
 
     let old = client(&kubeconfig(rome).await).await;
     let token = rights::token_form(rome, milan).await;
-    let user = who(&old).await;
+    let user = username(&old).await;
     assert_eq!(status_of(&old, "liqo-tenant-rome").await, 200);
     let records = milan.within::<Secret>("liqo-auth");
     records.delete("identity-id-of-rome", &Default::default()).await.expect("deleted");
     let refused = async || status_of(&old, "liqo-tenant-rome").await;
-    eventually("no rights", refused, |status| *status == 403).await;
-    assert_eq!(status_of(&other, "liqo-tenant-siena").await, 200, "another cluster's");
+    eventually("the permissions are removed", refused, |status| *status == 403).await;
+    assert_eq!(
+        status_of(&other, "liqo-tenant-siena").await,
+        200,
+        "another cluster is not affected"
+    );
     for (form, client) in [("certificate", &old), ("token", &token)] {
-        rights::nothing_is_allowed(form, client).await;
+        rights::assert_no_permissions(form, client).await;
     }
 
     let again = async || {
         touch(rome, "milan").await;
-        who(&client(&kubeconfig(rome).await).await).await
+        username(&client(&kubeconfig(rome).await).await).await
     };
-    let now = eventually("another generation", again, |now| *now != user).await;
+    let now = eventually("a new generation", again, |now| *now != user).await;
     assert!(now.starts_with("liqo:id-of-rome:"), "{now}");
     let new = client(&kubeconfig(rome).await).await;
     assert_eq!(status_of(&new, "liqo-tenant-rome").await, 200);
-    rights::nothing_is_allowed("certificate", &old).await;
+    rights::assert_no_permissions("certificate", &old).await;
     records.delete("identity-id-of-siena", &Default::default()).await.expect("deleted");
     milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-siena").await;
 }
 
-/// What somebody sends who has a token, a nonce, and other things in mind.
-pub async fn nothing_else_is_signed(milan: &Side) {
+/// A malicious client with a valid token and nonce.
+pub async fn other_common_names_are_not_signed(milan: &Side) {
     let token = milan.token().await;
     let post = async |name: &str| {
         let mut params = CertificateParams::default();
@@ -163,30 +167,30 @@ pub async fn nothing_else_is_signed(milan: &Side) {
     records.delete("identity-id-of-lucca", &Default::default()).await.expect("deleted");
 }
 
-/// Milan's signer does not answer.
-pub async fn where_nobody_signs_there_is_a_token(rome: &Side, milan: &Side) {
+/// Milan's signer does not respond.
+pub async fn without_a_signer_the_identity_is_a_token(rome: &Side, milan: &Side) {
     let fault = milan.cluster.stop(1, Component::ControllerManager).expect("it stops");
-    milan.takes_no_token(true).await;
-    rome.meets("milan", &milan.url).await;
-    let message = rome.says("milan", "Accepted").await;
+    milan.allow_empty_token(true).await;
+    rome.add_foreign_cluster("milan", &milan.url).await;
+    let message = rome.wait_for_reason("milan", "Accepted").await;
     assert!(message.ends_with("in the form of a token"), "{message}");
-    let user = who(&client(&kubeconfig(rome).await).await).await;
+    let user = username(&client(&kubeconfig(rome).await).await).await;
     assert_eq!(user, "system:serviceaccount:liqo-tenant-rome:liqo-cluster");
-    kubectl_can_use_it(rome, milan).await;
+    kubectl_works_with_the_identity(rome, milan).await;
     fault.undo().expect("it runs again");
-    forget(rome, "milan").await;
+    delete_and_wait(rome, "milan").await;
 }
 
-/// As people would try it.
-pub async fn kubectl_can_use_it(rome: &Side, milan: &Side) {
+/// Uses the identity's kubeconfig with kubectl.
+pub async fn kubectl_works_with_the_identity(rome: &Side, milan: &Side) {
     let file = std::env::temp_dir().join(format!("tombolo-{}", uuid::Uuid::new_v4()));
     std::fs::write(&file, kubeconfig(rome).await.to_string()).expect("written");
     let path = file.to_str().expect("a path");
     let get = async |what| milan.cluster.kubectl(&["--kubeconfig", path, "get", what]).await;
     let (allowed, refused) = (get("resourcerequests").await, get("secrets").await);
     std::fs::remove_file(&file).expect("removed");
-    allowed.expect("it may look");
-    let refused = format!("{:?}", refused.expect_err("it may not look"));
+    allowed.expect("ResourceRequests can be listed");
+    let refused = format!("{:?}", refused.expect_err("Secrets can't be listed"));
     assert!(refused.contains("forbidden"), "{refused}");
 }
 
@@ -205,8 +209,8 @@ pub async fn client(kubeconfig: &Value) -> Client {
     Client::try_from(config.expect("complete")).expect("a client")
 }
 
-/// Whom the API server takes us for.
-async fn who(client: &Client) -> String {
+/// The username that the API server sees.
+async fn username(client: &Client) -> String {
     let review = Api::<SelfSubjectReview>::all(client.clone());
     let review = review.create(&PostParams::default(), &SelfSubjectReview::default()).await;
     let user = review.expect("an answer").status.and_then(|status| status.user_info);

@@ -1,4 +1,4 @@
-//! An auth service that says aloud what it was told.
+//! A peer whose auth service repeats the secrets of the request in its error message.
 
 use std::{
     net::TcpListener,
@@ -17,35 +17,35 @@ use rustls::{ServerConfig, crypto::aws_lc_rs};
 use serde_json::{Value, json};
 use tombolo_api::ClusterIdentity;
 
-use crate::{confidential::is_told_nobody, logs::Logs, side::Side, story::forget};
+use crate::{confidential::assert_not_leaked, logs::Logs, side::Side, story::delete_and_wait};
 
 const TOKEN: &str = "t0ken-that-the-echo-was-told";
 
 type Heard = Arc<Mutex<Vec<Value>>>;
 
-pub async fn what_it_repeats_is_told_nobody(rome: &Side, logs: &Logs) {
+pub async fn echoed_secrets_are_not_leaked(rome: &Side, logs: &Logs) {
     let heard = Heard::default();
     let url = start(&heard);
     let echo = ClusterIdentity {
         cluster_id: "id-of-echo".parse().expect("an id"),
         cluster_name: "echo".parse().expect("a name"),
     };
-    rome.has_token("token-for-echo", &echo, TOKEN).await;
-    rome.meets("echo", &url).await;
-    let message = rome.says("echo", "WrongToken").await;
+    rome.add_token("token-for-echo", &echo, TOKEN).await;
+    rome.add_foreign_cluster("echo", &url).await;
+    let message = rome.wait_for_reason("echo", "WrongToken").await;
     assert!(message.contains("(hidden) was your token"), "{message}");
     let (told, request) = ([rome], heard.lock().unwrap()[0].clone());
-    let secret = |key: &str| request[key].as_str().expect("it was told").to_owned();
+    let secret = |key: &str| request[key].as_str().expect("a string in the request").to_owned();
     let (token, nonce, return_token) = (secret("token"), secret("nonce"), secret("returnToken"));
     assert_eq!(token, TOKEN);
-    // Not half of it either.
+    // Not even a part of the nonce.
     let half = nonce[..nonce.len() / 4].to_owned();
-    is_told_nobody(&told, &[token.clone(), half.clone(), return_token.clone()], logs).await;
+    assert_not_leaked(&told, &[token.clone(), half.clone(), return_token.clone()], logs).await;
 
-    // To give back what there may be, it is told the nonce once more.
-    forget(rome, "echo").await;
+    // The release of the identity sends the nonce again.
+    delete_and_wait(rome, "echo").await;
     assert_eq!(heard.lock().unwrap().last().expect("a request")["nonce"], nonce);
-    is_told_nobody(&told, &[token, half, return_token], logs).await;
+    assert_not_leaked(&told, &[token, half, return_token], logs).await;
 }
 
 /// Serves until the test ends.
@@ -72,7 +72,7 @@ fn start(heard: &Heard) -> String {
     url
 }
 
-/// The nonce comes where a long text is cut.
+/// Places the nonce where a long message is truncated.
 fn repeat(heard: &Heard, body: &[u8]) -> Response {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
     let part = |key: &str| request[key].as_str().unwrap_or_default();

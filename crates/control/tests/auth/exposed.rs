@@ -1,4 +1,5 @@
-//! The account of the auth service, which everybody can speak to: who takes it over has next to nothing.
+//! Permissions of the auth service's account. The service is exposed to all clients: an attacker
+//! that takes it over must gain as little as possible.
 
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
@@ -7,7 +8,7 @@ use crate::{certificate::client, rights::Table, side::Side};
 
 const MANIFEST: &str = include_str!("../../../tombolo/manifests/auth.yaml");
 
-pub async fn the_auth_service_can_do_next_to_nothing(milan: &Side) {
+pub async fn the_auth_service_has_least_privilege(milan: &Side) {
     milan.cluster.apply(&manifest()).await.expect("the account and its rights");
     for name in ["liqo-ipam-ca", "somebody-elses"] {
         milan.put_in::<Secret>("liqo", name, json!({ "stringData": { "key": "k" } })).await;
@@ -16,15 +17,15 @@ pub async fn the_auth_service_can_do_next_to_nothing(milan: &Side) {
     let it = client(&serde_json::from_str(&kubeconfig).expect("JSON")).await;
     let mut table = Table::new("the auth service", "taken over");
     for (method, path) in ALLOWED {
-        table.succeeds_soon(&it, method, path).await;
+        table.eventually_allowed(&it, method, path).await;
     }
     for (method, path) in REFUSED {
-        table.try_in_vain(&it, method, path).await;
+        table.assert_forbidden(&it, method, path).await;
     }
     table.print();
 }
 
-/// What of the manifest needs no values: all but how it is exposed and run.
+/// The objects of the manifest without template values: all but Service, Ingress and Deployment.
 fn manifest() -> String {
     let (_import, text) = MANIFEST.split_once('\n').expect("a first line");
     let text = text.replace(r#"{{ c.labels("auth") }}"#, "{app.kubernetes.io/part-of: liqo}");
@@ -46,7 +47,7 @@ const ALLOWED: [(&str, &str); 8] = [
 ];
 
 const REFUSED: [(&str, &str); 52] = [
-    // What it has is for reading, or for recording.
+    // Its own objects: it can only read them or create records.
     ("DELETE", "/api/v1/namespaces/liqo-auth/secrets"),
     ("DELETE", "/api/v1/namespaces/liqo-auth/secrets/identity-id-of-rome"),
     ("PUT", "/api/v1/namespaces/liqo-auth/secrets/identity-id-of-rome"),
@@ -59,7 +60,7 @@ const REFUSED: [(&str, &str); 52] = [
     ("DELETE", "/api/v1/namespaces/liqo-auth/resourcequotas/liqo-auth"),
     ("GET", "/api/v1/namespaces/liqo-auth/configmaps"),
     ("GET", "/api/v1/namespaces/liqo-auth/pods"),
-    // Secrets of others.
+    // Secrets of other components.
     ("GET", "/api/v1/namespaces/liqo/secrets"),
     ("GET", "/api/v1/namespaces/liqo/secrets/liqo-nonce-key"),
     ("GET", "/api/v1/namespaces/liqo/secrets/liqo-ipam-ca"),
@@ -74,7 +75,7 @@ const REFUSED: [(&str, &str); 52] = [
     ("POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests"),
     ("APPLY", "/apis/certificates.k8s.io/v1/certificatesigningrequests/x/approval"),
     ("APPLY", "/apis/certificates.k8s.io/v1/certificatesigningrequests/x/status"),
-    // Rights, and accounts.
+    // RBAC and service accounts.
     ("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/liqo-auth/rolebindings"),
     ("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/liqo/rolebindings"),
     ("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/liqo-tenant-rome/rolebindings"),

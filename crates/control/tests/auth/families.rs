@@ -1,4 +1,4 @@
-//! The auth service as it listens in a cluster: at addresses of both families.
+//! The auth service on a dual-stack listener, as in a cluster.
 
 use serde_json::json;
 use tokio::sync::watch;
@@ -7,7 +7,7 @@ use tombolo_runtime::{listen, shutdown::Shutdown};
 
 use crate::{caller::Caller, floods::WRONG, service::call_at, side::Side};
 
-pub async fn callers_of_both_families_are_told_apart(milan: &Side) {
+pub async fn ipv4_and_ipv6_clients_are_limited_separately(milan: &Side) {
     let listener = listen::everywhere(0).expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let (ready, mut is_ready) = watch::channel(false);
@@ -20,18 +20,18 @@ pub async fn callers_of_both_families_are_told_apart(milan: &Side) {
         assert_eq!((status, &info["clusterID"]), (200, &json!("id-of-milan")), "{host}");
     }
 
-    // One address of IPv4 is one caller, though all of them look like addresses of one /64.
+    // Each IPv4 address is limited separately, although IPv4-mapped addresses share one /64.
     let guesser = Caller::new(milan, [127, 0, 1, 20]).await.to(format!("127.0.0.1:{port}"));
     let body = json!({ "clusterID": "id-of-guesser", "token": WRONG }).to_string();
     let mut line = guesser.connect().await.expect("TLS");
     let mut statuses = Vec::new();
     for _ in 0..120 {
-        statuses.push(line.asks("POST", "/identity", &body).await.expect("an answer").status);
+        statuses.push(line.request("POST", "/identity", &body).await.expect("an answer").status);
     }
     assert_eq!((statuses.first(), statuses.last()), (Some(&401), Some(&429)));
     let other = guesser.at([127, 0, 1, 21]);
-    assert_eq!(other.asks("POST", "/identity", &body).await.status, 401);
+    assert_eq!(other.request("POST", "/identity", &body).await.status, 401);
     end.trigger();
     drop(line);
-    serving.await.expect("it ends").expect("it ends well");
+    serving.await.expect("the task ends").expect("no error");
 }

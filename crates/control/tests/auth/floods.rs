@@ -1,4 +1,4 @@
-//! Callers that come too often, or too many at a time: they are told so, and keep nobody else out.
+//! Rate limits and connection limits: excess requests are rejected, other clients are still served.
 
 use std::{
     sync::{
@@ -17,43 +17,43 @@ use tombolo_api::discovery::AuthStatus;
 use tombolo_testbed::eventually;
 
 use crate::{
-    caller::{Answer, Caller, until_it_ends},
-    hostile::{is_served, names},
+    caller::{Answer, Caller, read_until_closed},
+    hostile::{a_valid_request_succeeds, record_names},
     logs::Logs,
     replay::Lucca,
     side::Side,
-    story::forget,
+    story::delete_and_wait,
 };
 
-/// How often a cluster tries to be heard.
+/// Attempts per request when the connection fails.
 const TRIES: usize = 5;
 
-/// A token that is not the right one.
+/// A wrong token.
 pub const WRONG: &str = "wr0ng-token";
 
-/// Whoever is heard is answered, and nobody is turned away.
-pub async fn two_hundred_clusters_may_come_at_once_from_one_address(milan: &Side) {
+/// Below the limits: no request is rejected.
+pub async fn two_hundred_clusters_can_share_one_address(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 1, 0]).await;
     let start = Instant::now();
     let unheard = Arc::new(AtomicUsize::new(0));
     let all = (0..200).map(|number| {
         let (caller, unheard) = (caller.clone(), unheard.clone());
-        // Who was too busy to send in time what it began tries again, as clusters do.
-        let asks = async move |method: &str, path: &str, body: &str| {
+        // A client under load may run into the timeout. It retries, as clusters do.
+        let request = async move |method: &str, path: &str, body: &str| {
             for _ in 0..TRIES {
-                match caller.tries(method, path, body).await {
+                match caller.try_request(method, path, body).await {
                     Ok(answer) => return (answer.status, answer.reason().to_owned()),
-                    Err(error) => println!("{number} tries again: {error}"),
+                    Err(error) => println!("cluster {number} retries: {error}"),
                 }
                 unheard.fetch_add(1, Ordering::Relaxed);
             }
-            panic!("{method} {path} is not answered");
+            panic!("{method} {path}: no response after {TRIES} attempts");
         };
         tokio::spawn(async move {
             let body = json!({ "clusterID": format!("id-of-{number}"), "nonce": "n" }).to_string();
-            let info = asks("GET", "/info", "").await;
-            let first = asks("POST", "/identity", &body).await;
-            (info.0, first, asks("POST", "/identity", &body).await)
+            let info = request("GET", "/info", "").await;
+            let first = request("POST", "/identity", &body).await;
+            (info.0, first, request("POST", "/identity", &body).await)
         })
     });
     for answers in join_all(all).await {
@@ -61,30 +61,30 @@ pub async fn two_hundred_clusters_may_come_at_once_from_one_address(milan: &Side
         assert_eq!(answers.expect("answers"), (200, refused.clone(), refused));
     }
     let (millis, unheard) = (start.elapsed().as_millis(), unheard.load(Ordering::Relaxed));
-    println!("600 requests of 200 clusters at once: {millis} ms, {unheard} more were not heard");
-    assert!(unheard < 200, "{unheard} were not heard");
+    println!("600 requests of 200 clusters at once: {millis} ms, {unheard} failed attempts");
+    assert!(unheard < 200, "{unheard} failed attempts");
 }
 
-/// Eight clusters that ask for one certificate after the other without waiting for any.
-pub async fn who_overtakes_himself_keeps_nobody_waiting(milan: &Side) {
+/// Eight clusters each request several certificates concurrently.
+pub async fn concurrent_certificate_requests_do_not_delay_others(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 1, 6]).await;
     let token = milan.token().await;
-    let asks = |cluster: usize, turn: usize| {
+    let request = |cluster: usize, turn: usize| {
         let body = json!({
             "clusterID": format!("id-of-hasty-{cluster}"), "token": token, "nonce": "hasty-nonce",
             "signingRequest": format!("{turn} is no signing request"),
         });
         let caller = caller.clone();
-        tokio::spawn(async move { caller.posts("/identity/certificate", &body).await })
+        tokio::spawn(async move { caller.post("/identity/certificate", &body).await })
     };
-    let all: Vec<_> = (0..40).map(|number| asks(number % 8, number / 8)).collect();
+    let all: Vec<_> = (0..40).map(|number| request(number % 8, number / 8)).collect();
     let recorded = async || {
-        let names = names(milan).await;
+        let names = record_names(milan).await;
         names.iter().filter(|name| name.starts_with("identity-id-of-hasty-")).count()
     };
-    eventually("all have asked", recorded, |count| *count == 8).await;
+    eventually("all clusters have a record", recorded, |count| *count == 8).await;
     let start = Instant::now();
-    is_served(milan).await;
+    a_valid_request_succeeds(milan).await;
     assert!(start.elapsed() < Duration::from_secs(5), "it took {:?}", start.elapsed());
     for answer in join_all(all).await {
         let Answer { status, body, .. } = answer.expect("an answer");
@@ -98,81 +98,81 @@ pub async fn who_overtakes_himself_keeps_nobody_waiting(milan: &Side) {
     }
 }
 
-pub async fn an_address_that_comes_too_often_is_told_so(milan: &Side) {
+pub async fn requests_per_address_are_rate_limited(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 1, 1]).await;
     let start = Instant::now();
     let lines = (0..4).map(async |_| {
         let mut line = caller.connect().await.expect("TLS");
         let mut answers = Vec::new();
         for _ in 0..400 {
-            answers.push(line.asks("GET", "/info", "").await.expect("an answer"));
+            answers.push(line.request("GET", "/info", "").await.expect("an answer"));
         }
         answers
     });
-    let (answers, ()) = tokio::join!(join_all(lines), is_served(milan));
+    let (answers, ()) = tokio::join!(join_all(lines), a_valid_request_succeeds(milan));
     let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     let seconds = start.elapsed().as_secs();
     let answered = answers.iter().filter(|answer| answer.status == 200).count();
     assert!((1000..=1000 + 20 * (seconds as usize + 1)).contains(&answered), "{answered}");
     let refused = answers.iter().find(|answer| answer.status != 200).expect("too many");
-    is_too_many(refused, "your address");
+    assert_rate_limited(refused, "your address");
     println!("{answered} of {} requests in {seconds} s from one address", answers.len());
-    let again = async || caller.asks("GET", "/info", "").await.status;
-    eventually("it may come again", again, |status| *status == 200).await;
+    let again = async || caller.request("GET", "/info", "").await.status;
+    eventually("requests are accepted again", again, |status| *status == 200).await;
 }
 
-/// Rome shares its address with somebody who comes all the time.
-pub async fn a_cluster_that_is_told_to_come_again_does(rome: &Side, milan: &Side) {
+/// Rome shares its address with a client that floods the service.
+pub async fn a_rate_limited_cluster_retries(rome: &Side, milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 0, 1]).await;
     let (told, mut is_told) = watch::channel(false);
     let flood = tokio::spawn(async move {
         let mut line = caller.connect().await.expect("TLS");
         loop {
-            let answer = line.asks("GET", "/info", "").await.expect("an answer");
+            let answer = line.request("GET", "/info", "").await.expect("an answer");
             told.send_replace(answer.status == 429);
         }
     });
     is_told.wait_for(|told| *told).await.expect("too many");
-    milan.takes_no_token(true).await;
-    rome.meets("milan", &milan.url).await;
-    let message = rome.says("milan", "AuthFailed").await;
+    milan.allow_empty_token(true).await;
+    rome.add_foreign_cluster("milan", &milan.url).await;
+    let message = rome.wait_for_reason("milan", "AuthFailed").await;
     assert!(message.contains("429") && message.contains("too many requests"), "{message}");
     let status = rome.entry("milan").await.status.expect("a status");
     assert_eq!(status.auth_status, Some(AuthStatus::Pending));
     flood.abort();
-    rome.says("milan", "Accepted").await;
-    forget(rome, "milan").await;
+    rome.wait_for_reason("milan", "Accepted").await;
+    delete_and_wait(rome, "milan").await;
 }
 
-/// After some wrong tokens from an address none is looked at, not even the right one; but who is
-/// known by its nonce needs none.
-pub async fn tokens_can_not_be_guessed(milan: &Side, lucca: &Lucca) {
+/// After too many wrong tokens from an address even the correct token is rejected. Renewals with a
+/// known nonce need no token and still succeed.
+pub async fn wrong_tokens_are_rate_limited(milan: &Side, lucca: &Lucca) {
     let caller = Caller::new(milan, [127, 0, 0, 7]).await;
     let start = Instant::now();
     let mut line = caller.connect().await.expect("TLS");
     let mut wrong = 0;
     let refused = loop {
         let body = guess(&format!("id-of-guesser-{wrong}"), WRONG);
-        let answer = line.asks("POST", "/identity", &body.to_string()).await.expect("an answer");
+        let answer = line.request("POST", "/identity", &body.to_string()).await.expect("an answer");
         if answer.reason() != "WrongToken" {
             break answer;
         }
         assert_eq!(answer.status, 401);
         wrong += 1;
     };
-    is_too_many(&refused, "wrong tokens");
+    assert_rate_limited(&refused, "wrong tokens");
     let seconds = start.elapsed().as_secs() as usize;
     assert!((100..=101 + seconds / 2).contains(&wrong), "{wrong} in {seconds} s");
     println!("{wrong} wrong tokens in {seconds} s from one address");
     let right = guess("id-of-guesser", &milan.token().await);
-    let refused = line.asks("POST", "/identity", &right.to_string()).await.expect("an answer");
-    is_too_many(&refused, "wrong tokens");
-    assert_eq!(lucca.asks(&lucca.request).await.status, 200, "a renewal from the same address");
-    is_served(milan).await;
+    let refused = line.request("POST", "/identity", &right.to_string()).await.expect("an answer");
+    assert_rate_limited(&refused, "wrong tokens");
+    assert_eq!(lucca.send(&lucca.request).await.status, 200, "a renewal from the same address");
+    a_valid_request_succeeds(milan).await;
 }
 
-/// Even with all that it takes.
-pub async fn a_cluster_that_comes_too_often_is_told_so(milan: &Side) {
+/// The limit also applies to requests with the correct token and nonce.
+pub async fn requests_per_cluster_are_rate_limited(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 1, 3]).await;
     let token = milan.token().await;
     let body = json!({
@@ -181,23 +181,23 @@ pub async fn a_cluster_that_comes_too_often_is_told_so(milan: &Side) {
     let start = Instant::now();
     let mut given = 0;
     let refused = loop {
-        let answer = caller.posts("/identity", &body).await;
+        let answer = caller.post("/identity", &body).await;
         if answer.status != 200 {
             break answer;
         }
         given += 1;
     };
-    is_too_many(&refused, "of this cluster");
+    assert_rate_limited(&refused, "of this cluster");
     let seconds = start.elapsed().as_secs() as usize;
     assert!((30..=31 + seconds / 2).contains(&given), "{given} in {seconds} s");
-    is_served(milan).await;
-    let again = async || caller.posts("/identity", &body).await.status;
-    eventually("it may come again", again, |status| *status == 200).await;
+    a_valid_request_succeeds(milan).await;
+    let again = async || caller.post("/identity", &body).await.status;
+    eventually("requests are accepted again", again, |status| *status == 200).await;
 }
 
-/// Little is remembered of ten thousand clusters that nobody knows, from a thousand addresses. That only
-/// so many of them are kept apart is tested where the limits are.
-pub async fn ten_thousand_invented_clusters_take_no_room(milan: &Side, logs: &Logs) {
+/// Ten thousand unknown clusters from a thousand addresses. Unit tests of the limits cover the
+/// maximum number of tracked clients.
+pub async fn ten_thousand_unknown_clusters_use_little_memory(milan: &Side, logs: &Logs) {
     let caller = Caller::new(milan, [127, 0, 2, 0]).await;
     let before = memory().saturating_sub(logs.bytes());
     let start = Instant::now();
@@ -207,34 +207,34 @@ pub async fn ten_thousand_invented_clusters_take_no_room(milan: &Side, logs: &Lo
         let mut line = caller.connect().await.expect("TLS");
         for turn in 0..10 {
             let body = guess(&format!("invented-{number}-{turn}"), WRONG).to_string();
-            let answer = line.asks("POST", "/identity", &body).await.expect("an answer");
+            let answer = line.request("POST", "/identity", &body).await.expect("an answer");
             assert_eq!((answer.status, answer.reason()), (401, "WrongToken"));
         }
     });
     let all = addresses.buffer_unordered(16).collect::<Vec<()>>();
-    tokio::join!(all, is_served(milan));
+    tokio::join!(all, a_valid_request_succeeds(milan));
     let after = memory().saturating_sub(logs.bytes());
     let grown = after.saturating_sub(before) >> 20;
     println!("10,000 clusters in {} s: {grown} MiB more", start.elapsed().as_secs());
     assert!(grown < 48, "{grown} MiB more");
 }
 
-/// Where it takes no token, whoever comes could fill the API server.
-pub async fn there_are_only_so_many_identities(milan: &Side) {
-    milan.takes_no_token(true).await;
+/// Without a token, any client could otherwise fill the API server with records.
+pub async fn the_number_of_identities_is_limited(milan: &Side) {
+    milan.allow_empty_token(true).await;
     let caller = Caller::new(milan, [127, 0, 1, 4]).await;
-    let asks = async |id: &str| {
+    let request = async |id: &str| {
         let body = json!({ "clusterID": id, "nonce": "n-of-one-of-many" });
-        caller.posts("/identity", &body).await
+        caller.post("/identity", &body).await
     };
-    let first = async || asks("id-of-first").await.status;
-    eventually("it takes no token", first, |status| *status == 200).await;
-    // Whoever does not come again keeps its identity as long as there is room.
-    assert_eq!(asks("id-of-unused").await.status, 200);
+    let first = async || request("id-of-first").await.status;
+    eventually("empty tokens are accepted", first, |status| *status == 200).await;
+    // An unused identity is kept until the limit is reached.
+    assert_eq!(request("id-of-unused").await.status, 200);
     let (unused, tenant) = ("identity-id-of-unused", "liqo-tenant-id-of-unused");
     let long_ago = || json!({ "stringData": { "answeredAt": "2026-01-01T12:00:00Z" } });
     milan.put_in::<Secret>("liqo-auth", unused, long_ago()).await;
-    assert_eq!(asks("id-of-first").await.status, 200, "that was seen, too");
+    assert_eq!(request("id-of-first").await.status, 200, "a renewal below the limit");
     let kept = milan.get_in::<Secret>("liqo-auth", unused).await.expect("the record");
     assert!(kept.metadata.deletion_timestamp.is_none());
 
@@ -249,15 +249,15 @@ pub async fn there_are_only_so_many_identities(milan: &Side) {
     });
     made.buffer_unordered(16).collect::<Vec<()>>().await;
     let full = async || {
-        let answer = asks("id-of-one-too-many").await;
+        let answer = request("id-of-one-too-many").await;
         (answer.status, answer.error().to_owned())
     };
-    let (_, error) = eventually("there are enough", full, |(status, _)| *status == 507).await;
+    let (_, error) = eventually("the limit is reached", full, |(status, _)| *status == 507).await;
     assert!(error.contains("delete the Secret identity-<cluster id>"), "{error}");
     assert!(milan.get_in::<Secret>("liqo-auth", "identity-id-of-one-too-many").await.is_none());
-    assert_eq!(asks("id-of-first").await.status, 200, "who has one keeps it");
+    assert_eq!(request("id-of-first").await.status, 200, "existing identities can be renewed");
 
-    // Now it makes room, and nobody who has come since does.
+    // At the limit the unused identity is evicted. Identities in use are kept.
     assert!(milan.get::<Namespace>(tenant).await.is_some());
     let touched = json!({ "metadata": { "annotations": { "touched": "" } } });
     let touched = Patch::Merge(touched);
@@ -268,41 +268,41 @@ pub async fn there_are_only_so_many_identities(milan: &Side) {
     milan.until_gone::<Namespace>(tenant).await;
     let kept = milan.get_in::<Secret>("liqo-auth", "identity-id-of-first").await;
     assert!(kept.is_some_and(|kept| kept.metadata.deletion_timestamp.is_none()));
-    is_served(milan).await;
+    a_valid_request_succeeds(milan).await;
 
     let fillers = ListParams::default().labels("filler=true");
     records.delete_collection(&DeleteParams::default(), &fillers).await.expect("deleted");
-    let room = async || asks("id-of-one-too-many").await.status;
-    eventually("there is room again", room, |status| *status == 200).await;
-    milan.takes_no_token(false).await;
+    let room = async || request("id-of-one-too-many").await.status;
+    eventually("new identities are issued again", room, |status| *status == 200).await;
+    milan.allow_empty_token(false).await;
 }
 
-/// One address gets only some of the connections, and who says nothing loses them soon.
-pub async fn an_address_gets_only_some_of_the_connections(milan: &Side) {
+/// Connections per address are limited, and idle ones are closed soon.
+pub async fn connections_per_address_are_limited(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 1, 5]).await;
     let mut open = Vec::new();
     for _ in 0..300 {
         open.push(caller.tcp().await.expect("TCP"));
     }
-    // Those that are one too many are closed without a word.
-    assert!(caller.connect().await.is_err(), "there is room for more");
-    is_served(milan).await;
-    join_all(open.iter_mut().map(until_it_ends)).await;
+    // Excess connections are closed without a response.
+    assert!(caller.connect().await.is_err(), "a connection above the limit was accepted");
+    a_valid_request_succeeds(milan).await;
+    join_all(open.iter_mut().map(read_until_closed)).await;
     let again = async || caller.connect().await.is_ok();
-    eventually("there is room again", again, |there| *there).await;
+    eventually("connections are accepted again", again, |there| *there).await;
 }
 
 fn guess(id: &str, token: &str) -> Value {
     json!({ "clusterID": id, "token": token, "nonce": "n" })
 }
 
-fn is_too_many(answer: &Answer, what: &str) {
+fn assert_rate_limited(answer: &Answer, what: &str) {
     assert_eq!(answer.status, 429, "{}", answer.error());
     assert!(answer.error().starts_with("too many") && answer.error().contains(what));
     assert!(answer.retry_after().is_some_and(|seconds| (1..=60).contains(&seconds)));
 }
 
-/// What this process, and with it the service, has in memory.
+/// Resident memory of this process, which includes the service.
 fn memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("the status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");

@@ -1,4 +1,4 @@
-//! A cluster that is not to be found for a while is known at once when it comes back.
+//! A cluster whose announcements stop for a while reuses its identity when they resume.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
@@ -8,69 +8,75 @@ use serde_json::{Value, json};
 use tombolo_api::discovery::ForeignCluster;
 use tombolo_runtime::metrics;
 
-use crate::{side::Side, story::forget};
+use crate::{side::Side, story::delete_and_wait};
 
 const TENANT: &str = "liqo-tenant-milan";
 
-/// Rome finds milan in the local network, as far as it can tell.
-pub async fn who_comes_back_in_time_is_known_at_once(rome: &Side, milan: &Side) {
-    forget(rome, "milan").await;
-    finds(rome, milan).await;
+/// Rome discovers milan in the LAN.
+pub async fn a_cluster_that_returns_in_time_reuses_its_identity(rome: &Side, milan: &Side) {
+    delete_and_wait(rome, "milan").await;
+    discover(rome, milan).await;
     let given = rome.secret(TENANT, "liqo-identity", "kubeconfig").await;
     let asked = milan.secret("liqo-auth", "identity-id-of-rome", "request").await;
 
-    // Nobody has seen it since.
+    // The announcement has expired.
     rome.delete::<ForeignCluster>("milan").await;
     rome.until_gone::<ForeignCluster>("milan").await;
     rome.until::<Namespace>(TENANT, |it| it.annotations().contains_key(KEPT_UNTIL)).await;
-    what_is_kept_outlives_the_other_ones_identity(rome, milan).await;
-    let count = from_before();
-    finds(rome, milan).await;
-    assert!(rome.secret(TENANT, "liqo-identity", "kubeconfig").await == given, "another one");
+    a_kept_identity_survives_the_release_by_the_peer(rome, milan).await;
+    let count = reused_identities();
+    discover(rome, milan).await;
+    assert!(
+        rome.secret(TENANT, "liqo-identity", "kubeconfig").await == given,
+        "the identity was replaced"
+    );
     let again = milan.secret("liqo-auth", "identity-id-of-rome", "request").await;
-    assert_eq!(again, asked, "it was asked for again");
-    assert_eq!(from_before(), count + 1.0);
+    assert_eq!(again, asked, "the identity was requested again");
+    assert_eq!(reused_identities(), count + 1.0);
 
-    // It does not come back until its identity counts no more.
+    // The identity expires before milan is discovered again.
     let end = Timestamp::now().as_second() + 3;
-    counts_until(rome, end).await;
+    set_expiry(rome, end).await;
     rome.delete::<ForeignCluster>("milan").await;
     rome.until_gone::<ForeignCluster>("milan").await;
     rome.until_gone_in::<Secret>(TENANT, "liqo-identity").await;
-    assert!(Timestamp::now().as_second() >= end, "it could have come back");
+    assert!(Timestamp::now().as_second() >= end, "the identity was deleted before it expired");
     milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-rome").await;
 
     let is_over = |it: &Namespace| !it.annotations().contains_key(KEPT_UNTIL);
     rome.until::<Namespace>(TENANT, is_over).await;
 
-    // Who is deleted while it is there is forgotten.
-    finds(rome, milan).await;
+    // Deleting a cluster that is still announced deletes its identity at once.
+    discover(rome, milan).await;
     let now = Timestamp::now().to_string();
     let seen = json!({
         "metadata": { "annotations": { LAST_UPDATE: now } }, "spec": { "ttl": 600 },
     });
     let clusters = rome.all::<ForeignCluster>();
     clusters.patch("milan", &Default::default(), &Patch::Merge(seen)).await.expect("changed");
-    forget(rome, "milan").await;
+    delete_and_wait(rome, "milan").await;
     assert!(rome.get_in::<Secret>(TENANT, "liqo-identity").await.is_none());
     milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-rome").await;
-    rome.meets("milan", &milan.url).await;
-    rome.says("milan", "Accepted").await;
+    rome.add_foreign_cluster("milan", &milan.url).await;
+    rome.wait_for_reason("milan", "Accepted").await;
 }
 
-/// Milan gives back the identity that it has at rome, which keeps the one that it has at milan.
-async fn what_is_kept_outlives_the_other_ones_identity(rome: &Side, milan: &Side) {
-    forget(milan, "rome").await;
+/// Milan releases its identity in rome. Rome keeps its own identity in milan.
+async fn a_kept_identity_survives_the_release_by_the_peer(rome: &Side, milan: &Side) {
+    delete_and_wait(milan, "rome").await;
     rome.until_gone_in::<Secret>("liqo-auth", "identity-id-of-milan").await;
     let namespace = rome.get::<Namespace>(TENANT).await.expect("the namespace");
-    assert!(namespace.metadata.deletion_timestamp.is_none(), "it is being deleted");
-    assert!(rome.get_in::<Secret>(TENANT, "liqo-identity").await.is_some(), "it is gone");
-    milan.meets("rome", &rome.url).await;
-    milan.says("rome", "Accepted").await;
+    assert!(namespace.metadata.deletion_timestamp.is_none(), "the namespace is being deleted");
+    assert!(
+        rome.get_in::<Secret>(TENANT, "liqo-identity").await.is_some(),
+        "the identity was deleted"
+    );
+    milan.add_foreign_cluster("rome", &rome.url).await;
+    milan.wait_for_reason("rome", "Accepted").await;
 }
 
-/// Puts a token that ends then in the place of the certificate of rome's identity.
-async fn counts_until(rome: &Side, end: i64) {
+/// Replaces the certificate of rome's identity with a token that expires at `end`.
+async fn set_expiry(rome: &Side, end: i64) {
     let text = rome.secret(TENANT, "liqo-identity", "kubeconfig").await;
     let mut kubeconfig: Value = serde_json::from_str(&text).expect("JSON");
     let claims = json!({ "iat": end - 3600, "exp": end, "sub": "liqo-cluster" }).to_string();
@@ -84,8 +90,8 @@ async fn counts_until(rome: &Side, end: i64) {
 const KEPT_UNTIL: &str = "discovery.liqo.io/identity-kept-until";
 const LAST_UPDATE: &str = "discovery.liqo.io/last-update-time";
 
-/// What discovery makes of an announcement that holds for one second, and was heard long ago.
-async fn finds(rome: &Side, milan: &Side) {
+/// Creates the ForeignCluster of an announcement with a TTL of one second that expired long ago.
+async fn discover(rome: &Side, milan: &Side) {
     let fingerprint = milan.fingerprint().await;
     let entry = json!({
         "metadata": {
@@ -102,11 +108,11 @@ async fn finds(rome: &Side, milan: &Side) {
         },
     });
     rome.put::<ForeignCluster>("milan", entry).await;
-    rome.says("milan", "Accepted").await;
+    rome.wait_for_reason("milan", "Accepted").await;
 }
 
-/// How many clusters were known from before, as Prometheus is told.
-fn from_before() -> f64 {
+/// The metric that counts discovered clusters with a reused identity.
+fn reused_identities() -> f64 {
     let text = metrics::text().expect("metrics");
     let mut lines = text.lines();
     let line = lines.find_map(|line| {

@@ -1,4 +1,4 @@
-//! A record that somebody has spoilt.
+//! A corrupt identity record.
 
 use k8s_openapi::api::{
     core::v1::{Namespace, Secret},
@@ -12,14 +12,14 @@ use crate::{caller::Caller, side::Side};
 const RECORD: &str = "identity-id-of-garbled";
 const TENANT: &str = "liqo-tenant-garbled";
 
-/// Nobody can read what it says, but it can be taken away as any other, with the rights.
-pub async fn a_record_that_can_not_be_read_can_be_taken_away(milan: &Side) {
+/// Deleting a record that can't be parsed still revokes the identity and its permissions.
+pub async fn a_corrupt_record_can_be_revoked(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 0, 12]).await;
     let token = milan.token().await;
     let request = json!({
         "clusterID": "id-of-garbled", "clusterName": "garbled", "token": token, "nonce": "n",
     });
-    assert_eq!(caller.posts("/identity", &request).await.status, 200);
+    assert_eq!(caller.post("/identity", &request).await.status, 200);
     assert!(milan.get_in::<RoleBinding>(TENANT, "liqo-cluster").await.is_some());
 
     let spoilt = json!({
@@ -27,7 +27,7 @@ pub async fn a_record_that_can_not_be_read_can_be_taken_away(milan: &Side) {
         "stringData": { "clusterName": "no name at all" },
     });
     let records = milan.within::<Secret>("liqo-auth");
-    records.patch(RECORD, &PatchParams::default(), &Patch::Merge(spoilt)).await.expect("spoilt");
+    records.patch(RECORD, &PatchParams::default(), &Patch::Merge(spoilt)).await.expect("patched");
     milan.delete_in::<Secret>("liqo-auth", RECORD).await;
     milan.until_gone_in::<Secret>("liqo-auth", RECORD).await;
     assert!(milan.get_in::<RoleBinding>(TENANT, "liqo-cluster").await.is_none());

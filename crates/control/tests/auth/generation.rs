@@ -1,5 +1,5 @@
-//! One request is enough for a certificate, and no generation that was taken away ever counts again,
-//! whoever asks for it.
+//! Generations of certificates. One request is enough for a certificate, and a revoked generation
+//! is never valid again.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::Secret;
@@ -14,40 +14,49 @@ use crate::{
     side::Side,
 };
 
-/// Two clusters that know how to ask, and one of which wants its old certificate back.
-pub async fn a_generation_is_told_before_and_never_comes_again(milan: &Side) {
-    let (lucca, pisa) = (Asking::new("lucca"), Asking::new("pisa"));
+/// Two clusters with certificates of the same generation. One is revoked and requests its old
+/// generation again.
+pub async fn a_revoked_generation_is_never_issued_again(milan: &Side) {
+    let (lucca, pisa) = (Requester::new("lucca"), Requester::new("pisa"));
     let first = current(milan).await;
-    let (status, answer) = lucca.ask(milan, &first).await;
+    let (status, answer) = lucca.request(milan, &first).await;
     assert_eq!(status, 200, "one request is enough: {}", answer["error"]);
     let old = lucca.client(&answer).await;
     assert_eq!(status_of(&old, "liqo-tenant-lucca").await, 200);
-    assert_eq!(pisa.ask(milan, &first).await.0, 200);
+    assert_eq!(pisa.request(milan, &first).await.0, 200);
 
     let records = milan.within::<Secret>("liqo-auth");
     records.delete("identity-id-of-lucca", &Default::default()).await.expect("deleted");
     milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-lucca").await;
     assert_eq!(status_of(&old, "liqo-tenant-lucca").await, 403);
     let told = async || current(milan).await;
-    let second = eventually("another generation is told", told, |now| *now != first).await;
+    let second = eventually("/info returns another generation", told, |now| *now != first).await;
 
-    // What it had is not given again.
-    let (status, answer) = lucca.ask(milan, &first).await;
+    // The revoked generation is not issued again.
+    let (status, answer) = lucca.request(milan, &first).await;
     assert_eq!((status, &answer["generation"]), (422, &json!(second)), "{answer}");
-    let (status, answer) = lucca.ask(milan, &second).await;
+    let (status, answer) = lucca.request(milan, &second).await;
     assert_eq!(status, 200, "{}", answer["error"]);
     let new = lucca.client(&answer).await;
     assert_eq!(status_of(&new, "liqo-tenant-lucca").await, 200);
-    assert_eq!(status_of(&old, "liqo-tenant-lucca").await, 403, "it counts again");
-    assert_eq!(lucca.ask(milan, &first).await.0, 422, "it is given again");
+    assert_eq!(
+        status_of(&old, "liqo-tenant-lucca").await,
+        403,
+        "the revoked certificate is valid again"
+    );
+    assert_eq!(
+        lucca.request(milan, &first).await.0,
+        422,
+        "the revoked generation was issued again"
+    );
 
-    // Nobody else has noticed: the other one is of the first generation still, and stays so.
-    let (status, answer) = pisa.ask(milan, &first).await;
+    // The other cluster is not affected: it keeps the first generation.
+    let (status, answer) = pisa.request(milan, &first).await;
     assert_eq!(status, 200, "{}", answer["error"]);
     assert_eq!(status_of(&pisa.client(&answer).await, "liqo-tenant-pisa").await, 200);
-    assert_eq!(pisa.ask(milan, &second).await.0, 422);
+    assert_eq!(pisa.request(milan, &second).await.0, 422);
 
-    // When it goes, the current generation is another one already.
+    // Revoking a certificate of an old generation does not change the current one.
     records.delete("identity-id-of-pisa", &Default::default()).await.expect("deleted");
     milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-pisa").await;
     assert_eq!(stored(milan).await, second);
@@ -56,7 +65,7 @@ pub async fn a_generation_is_told_before_and_never_comes_again(milan: &Side) {
     assert_ne!(stored(milan).await, second);
 }
 
-/// As the auth service tells everybody.
+/// The generation in the response to `GET /info`.
 async fn current(milan: &Side) -> String {
     let (_, info) = call(milan, "GET", "/info", "").await;
     info["generation"].as_str().expect("a generation").to_owned()
@@ -66,18 +75,18 @@ async fn stored(milan: &Side) -> String {
     milan.secret("liqo", "liqo-generation", "generation").await
 }
 
-/// A cluster with a key.
-struct Asking {
+/// A cluster that requests certificates for its key.
+struct Requester {
     name: &'static str,
     key: KeyPair,
 }
 
-impl Asking {
+impl Requester {
     fn new(name: &'static str) -> Self {
         Self { name, key: KeyPair::generate().expect("a key") }
     }
 
-    async fn ask(&self, milan: &Side, generation: &str) -> (u16, Value) {
+    async fn request(&self, milan: &Side, generation: &str) -> (u16, Value) {
         let Self { name, key } = self;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();

@@ -1,4 +1,4 @@
-//! A certificate that somebody gives the auth service is shown only if it comes with its key.
+//! The auth service serves a user-provided certificate only if the private key matches.
 
 use std::{io, sync::Arc};
 
@@ -19,27 +19,27 @@ use crate::{logs::Logs, side::Side};
 
 const NAME: &str = "auth.example.com";
 
-/// The configuration names the Secret `given`.
-pub async fn a_certificate_without_its_key_is_not_used(rome: &Side, logs: &Logs) {
+/// The ClusterConfig refers to the Secret `given`.
+pub async fn a_certificate_with_the_wrong_key_is_rejected(rome: &Side, logs: &Logs) {
     let ports = json!([{ "port": 443 }]);
     rome.put_in::<Service>("liqo", "liqo-auth", json!({ "spec": { "ports": ports } })).await;
     let (first, second) = (made(), made());
-    gives(rome, &first, &first.signing_key).await;
-    shows(rome, &first).await;
+    provide(rome, &first, &first.signing_key).await;
+    wait_until_served(rome, &first).await;
     let announced = announced(rome).await;
 
-    gives(rome, &second, &first.signing_key).await;
+    provide(rome, &second, &first.signing_key).await;
     let said = "use the certificate in Secret liqo/given: tls.key is not the key of tls.crt";
     let refused = async || logs.have(said);
-    eventually("the pair is refused", refused, |refused| *refused).await;
-    handshake(rome, &first).await.expect("the first one is shown");
+    eventually("the mismatch is logged", refused, |refused| *refused).await;
+    handshake(rome, &first).await.expect("the first certificate is still served");
     let kept = rome.secret("liqo", "liqo-auth-cert", "tls.crt").await;
-    assert_eq!(kept, first.cert.pem(), "it was replaced");
+    assert_eq!(kept, first.cert.pem(), "the certificate was replaced");
     let still = rome.get_in::<Service>("liqo", "liqo-auth").await.expect("the Service");
     assert_eq!(still.annotations()["discovery.liqo.io/fingerprint"], announced);
 
-    gives(rome, &second, &second.signing_key).await;
-    shows(rome, &second).await;
+    provide(rome, &second, &second.signing_key).await;
+    wait_until_served(rome, &second).await;
     rome.delete_in::<Service>("liqo", "liqo-auth").await;
 }
 
@@ -47,18 +47,18 @@ fn made() -> CertifiedKey<KeyPair> {
     rcgen::generate_simple_self_signed(vec![NAME.to_owned()]).expect("a pair")
 }
 
-async fn gives(rome: &Side, certificate: &CertifiedKey<KeyPair>, key: &KeyPair) {
+async fn provide(rome: &Side, certificate: &CertifiedKey<KeyPair>, key: &KeyPair) {
     let data = json!({ "tls.crt": certificate.cert.pem(), "tls.key": key.serialize_pem() });
     rome.put_in::<Secret>("liqo", "given", json!({ "stringData": data })).await;
 }
 
-/// Waits until it is what a caller sees.
-async fn shows(rome: &Side, certificate: &CertifiedKey<KeyPair>) {
+/// Waits until clients see this certificate.
+async fn wait_until_served(rome: &Side, certificate: &CertifiedKey<KeyPair>) {
     let shown = async || handshake(rome, certificate).await.map_err(|error| error.to_string());
-    eventually("the given certificate is shown", shown, Result::is_ok).await.expect("shown");
+    eventually("the provided certificate is served", shown, Result::is_ok).await.expect("served");
 }
 
-/// Succeeds with who shows this very certificate, and has its key.
+/// Succeeds if the server presents this certificate and has its key.
 async fn handshake(rome: &Side, expected: &CertifiedKey<KeyPair>) -> io::Result<()> {
     let expected: &CertificateDer<'static> = expected.cert.der();
     let mut roots = RootCertStore::empty();

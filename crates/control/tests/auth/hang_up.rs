@@ -1,4 +1,4 @@
-//! A caller that hangs up before it is answered.
+//! A client that disconnects before it gets a response.
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Patch, PatchParams};
@@ -9,9 +9,9 @@ use crate::{caller::Caller, side::Side};
 const TENANT: &str = "liqo-tenant-id-of-fano";
 const RECORD: &str = "identity-id-of-fano";
 
-/// It has no nonce by which it could ask for the answer again.
-pub async fn who_hangs_up_is_not_locked_out(milan: &Side) {
-    // There is no answer as long as what was there before is not gone.
+/// Without a nonce it can't repeat the request for the same identity.
+pub async fn a_client_that_disconnects_can_retry(milan: &Side) {
+    // The response waits until the old namespace is deleted.
     let labels = json!({ "liqo.io/tenant": "true", "discovery.liqo.io/cluster-id": "id-of-fano" });
     let held = json!({ "metadata": { "labels": labels, "finalizers": ["example.com/hold"] } });
     milan.put::<Namespace>(TENANT, held).await;
@@ -22,7 +22,7 @@ pub async fn who_hangs_up_is_not_locked_out(milan: &Side) {
     let (mut line, body) = (caller.connect().await.expect("TLS"), request.to_string());
     let head = format!("Host: liqo-auth\r\nContent-Length: {}", body.len());
     let sent = format!("POST /identity HTTP/1.1\r\n{head}\r\n\r\n{body}");
-    line.sends(sent.as_bytes()).await.expect("sent");
+    line.send(sent.as_bytes()).await.expect("sent");
     milan.until_in::<Secret>("liqo-auth", RECORD, |_| true).await;
     drop(line);
     milan.until_gone_in::<Secret>("liqo-auth", RECORD).await;
@@ -31,6 +31,6 @@ pub async fn who_hangs_up_is_not_locked_out(milan: &Side) {
     let namespaces = milan.all::<Namespace>();
     namespaces.patch(TENANT, &PatchParams::default(), &free).await.expect("changed");
     milan.until_gone::<Namespace>(TENANT).await;
-    let answer = caller.posts("/identity", &request).await;
+    let answer = caller.post("/identity", &request).await;
     assert_eq!(answer.status, 200, "{}", answer.error());
 }

@@ -1,5 +1,5 @@
-//! What is no request, in all forms that come to mind: it is answered with what is wrong, or with
-//! nothing, and nothing comes of it.
+//! Malformed and oversized requests, and other protocols. The service responds with an error or
+//! closes the connection, and creates nothing.
 
 use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::{Api, ResourceExt};
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    caller::{Answer, Caller, until_it_ends},
+    caller::{Answer, Caller, read_until_closed},
     logs::Logs,
     side::Side,
 };
 
 const NONCE: &str = "n0nce-of-the-good-one";
 
-/// Somebody with the right token gets an identity, whatever others are doing.
-pub async fn is_served(milan: &Side) {
+/// A client with the correct token gets an identity, regardless of other clients.
+pub async fn a_valid_request_succeeds(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 0, 9]).await;
-    let answer = caller.posts("/identity", &good(milan).await).await;
+    let answer = caller.post("/identity", &good(milan).await).await;
     assert_eq!(answer.status, 200, "{}", answer.error());
     assert!(answer.body["kubeconfig"].as_str().is_some_and(|text| text.contains("liqo-tenant")));
 }
@@ -27,10 +27,10 @@ async fn good(milan: &Side) -> Value {
     json!({ "clusterID": "id-of-good", "clusterName": "good", "token": token, "nonce": NONCE })
 }
 
-pub async fn what_is_no_request_gets_an_answer_that_says_so(milan: &Side) {
+pub async fn malformed_requests_get_an_error(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 0, 4]).await;
     let token = milan.token().await;
-    let records = names(milan).await;
+    let records = record_names(milan).await;
     let deep = format!("{{\"clusterID\": {}", "[".repeat(8000));
     let long = format!(r#"{{"clusterID": "{}", "token": "{token}"}}"#, "x".repeat(300));
     let bodies: Vec<&[u8]> = vec![
@@ -69,7 +69,7 @@ pub async fn what_is_no_request_gets_an_answer_that_says_so(milan: &Side) {
         assert_eq!(raw(&caller, "DELETE", "/identity", body).await.status, 400);
     }
     let incomplete = json!({ "clusterID": "x", "token": token, "nonce": "n" });
-    assert_eq!(caller.posts("/identity/certificate", &incomplete).await.status, 400);
+    assert_eq!(caller.post("/identity/certificate", &incomplete).await.status, 400);
     for (method, path, expected) in [
         ("BREW", "/identity", 405),
         ("PATCH", "/identity", 405),
@@ -83,14 +83,14 @@ pub async fn what_is_no_request_gets_an_answer_that_says_so(milan: &Side) {
         ("GET", "/%69nfo/x", 404),
         ("GET", "/api/v1/namespaces/liqo/secrets", 404),
     ] {
-        let answer = caller.asks(method, path, "").await;
+        let answer = caller.request(method, path, "").await;
         assert_eq!(answer.status, expected, "{method} {path}");
         assert!(!answer.error().is_empty(), "{method} {path}");
     }
-    assert_eq!(names(milan).await, records, "something came of it");
+    assert_eq!(record_names(milan).await, records, "a malformed request created a record");
 }
 
-pub async fn what_is_too_large_is_not_read(milan: &Side) {
+pub async fn oversized_requests_are_rejected(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 0, 5]).await;
     let start = "POST /identity HTTP/1.1\r\nHost: liqo-auth\r\n";
     let filler = "x".repeat(20_000);
@@ -99,25 +99,25 @@ pub async fn what_is_too_large_is_not_read(milan: &Side) {
     let chunk = format!("1000\r\n{}\r\n", "x".repeat(4096));
     let chunked = format!("{start}Transfer-Encoding: chunked\r\n\r\n{}", chunk.repeat(6));
     for sent in [huge, claimed, chunked] {
-        let said = caller.says(sent.as_bytes()).await;
+        let said = caller.send_raw(sent.as_bytes()).await;
         assert!(said.starts_with("HTTP/1.1 413 "), "{said}");
     }
     let one = format!("GET /info HTTP/1.1\r\nHost: liqo-auth\r\nX: {filler}\r\n\r\n");
     let many = format!("GET /info HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(200));
     let path = format!("GET /{filler} HTTP/1.1\r\nHost: liqo-auth\r\n\r\n");
     for sent in [one, many, path] {
-        let said = caller.says(sent.as_bytes()).await;
+        let said = caller.send_raw(sent.as_bytes()).await;
         assert!(said.starts_with("HTTP/1.1 4") || said.is_empty(), "{said}");
     }
 }
 
-pub async fn what_is_another_protocol_is_not_spoken(milan: &Side) {
+pub async fn other_protocols_are_rejected(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 0, 6]).await;
     for sent in [&b"GET /info HTTP/1.1\r\nHost: liqo-auth\r\n\r\n"[..], b"SSH-2.0-x\r\n", &[0; 512]]
     {
         let mut tcp = caller.tcp().await.expect("TCP");
         tcp.write_all(sent).await.expect("sent");
-        let said = until_it_ends(&mut tcp).await;
+        let said = read_until_closed(&mut tcp).await;
         assert!(!said.contains("clusterID"), "{said}");
     }
     for sent in [
@@ -132,27 +132,27 @@ pub async fn what_is_another_protocol_is_not_spoken(milan: &Side) {
         b"GET /info HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n",
         b"GET /info HTTP/1.1\r\nHost: a\r\nX\x00: a\r\n\r\n",
     ] {
-        let said = caller.says(sent).await;
+        let said = caller.send_raw(sent).await;
         let shown = String::from_utf8_lossy(sent);
         assert!(said.is_empty() || said.starts_with("HTTP/1.1 4"), "{shown}: {said}");
     }
 }
 
-/// Neither logs nor events hold what only one of the two should know.
-pub async fn nothing_of_it_is_told(milan: &Side, logs: &Logs) {
+/// Asserts that logs and events contain no token, nonce or key.
+pub async fn no_secret_is_leaked(milan: &Side, logs: &Logs) {
     let token = milan.token().await;
     let events = Api::<Event>::all(milan.client.clone()).list(&Default::default()).await;
     let events = serde_json::to_string(&events.expect("events").items).expect("JSON");
     for secret in [&*token, NONCE, crate::replay::NONCE, crate::floods::WRONG] {
-        logs.have_no(secret);
+        logs.assert_absent(secret);
         assert!(!events.contains(secret), "a secret is in the events");
     }
-    logs.have_no("PRIVATE KEY");
-    logs.have_no_token();
+    logs.assert_absent("PRIVATE KEY");
+    logs.assert_no_token();
 }
 
-/// Of all records.
-pub async fn names(milan: &Side) -> Vec<String> {
+/// Names of all identity records.
+pub async fn record_names(milan: &Side) -> Vec<String> {
     let records = milan.within::<Secret>("liqo-auth").list(&Default::default()).await;
     records.expect("the records").iter().map(ResourceExt::name_any).collect()
 }
@@ -162,6 +162,6 @@ async fn raw(caller: &Caller, method: &str, path: &str, body: &[u8]) -> Answer {
     let head =
         format!("{method} {path} HTTP/1.1\r\nHost: liqo-auth\r\nContent-Length: {length}\r\n\r\n");
     let mut line = caller.connect().await.expect("TLS");
-    line.sends(&[head.as_bytes(), body].concat()).await.expect("sent");
-    line.hears().await.expect("an answer")
+    line.send(&[head.as_bytes(), body].concat()).await.expect("sent");
+    line.read_answer().await.expect("an answer")
 }

@@ -1,4 +1,4 @@
-//! What all components have logged.
+//! Captured logs of all components.
 
 use std::{
     io::{self, Write},
@@ -10,8 +10,8 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 #[derive(Clone, Default)]
 pub struct Logs(Arc<Mutex<Vec<u8>>>);
 
-/// From here on everything is kept, and nothing of what was before, down to traces of our own crates and
-/// of those that read what callers send.
+/// Discards earlier logs and captures all later ones. The level is trace for Tombolo's crates and
+/// for the crates that parse requests.
 pub fn capture() -> Logs {
     static LOGS: LazyLock<Logs> = LazyLock::new(|| {
         let logs = Logs::default();
@@ -33,28 +33,28 @@ impl Logs {
         self.read(|log| log.contains(text))
     }
 
-    /// How many warnings name this ForeignCluster.
+    /// Number of warnings about this ForeignCluster.
     pub fn warnings(&self, cluster: &str) -> usize {
         let names_it = |line: &&str| line.contains(" WARN ") && line.contains(cluster);
         self.read(|log| log.lines().filter(names_it).count())
     }
 
-    pub fn have_no(&self, secret: &str) {
+    pub fn assert_absent(&self, secret: &str) {
         assert!(secret.len() >= 8 && !self.have(secret), "a secret is in the logs");
     }
 
-    /// Tokens of service accounts all start in the same way.
-    pub fn have_no_token(&self) {
-        assert!(self.have("delivered an identity"), "this is not the log");
+    /// All JWTs of service accounts start with the same base64 header.
+    pub fn assert_no_token(&self) {
+        assert!(self.have("delivered an identity"), "the logs were not captured");
         assert!(!self.have("eyJhbGciOi"), "a token is in the logs");
     }
 
-    /// What they take of the memory.
+    /// Memory in use by the captured logs.
     pub fn bytes(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 
-    /// Without a copy: there may be much of it.
+    /// Reads the logs without copying them: they can be large.
     fn read<T>(&self, look: impl FnOnce(&str) -> T) -> T {
         look(&String::from_utf8_lossy(&self.0.lock().unwrap()))
     }

@@ -1,4 +1,4 @@
-//! Two clusters that are called the same.
+//! Two clusters with the same name.
 
 use std::net::TcpListener;
 
@@ -10,10 +10,10 @@ use tombolo_control::auth;
 use tombolo_runtime::{settings::Settings, shutdown::Shutdown};
 use tombolo_testbed::eventually;
 
-use crate::{side::Side, story::forget};
+use crate::{side::Side, story::delete_and_wait};
 
-/// Milan's auth service says for a while that its cluster is called rome, too.
-pub async fn a_cluster_of_the_same_name_is_refused(rome: &Side, milan: &Side) {
+/// A second auth service in milan claims the cluster name rome.
+pub async fn a_cluster_with_the_same_name_is_rejected(rome: &Side, milan: &Side) {
     let settings = Settings {
         cluster_id: "id-of-the-other-rome".parse().unwrap(),
         cluster_name: rome.settings.cluster_name.clone(),
@@ -25,8 +25,8 @@ pub async fn a_cluster_of_the_same_name_is_refused(rome: &Side, milan: &Side) {
     tokio::spawn(auth::serve(milan.client.clone(), settings, listener, ready, running.clone()));
     is_ready.wait_for(|ready| *ready).await.expect("the auth service starts");
 
-    rome.meets("namesake", &url).await;
-    let message = rome.says("namesake", "SameName").await;
+    rome.add_foreign_cluster("namesake", &url).await;
+    let message = rome.wait_for_reason("namesake", "SameName").await;
     assert!(message.contains("tombolo install --cluster-name"), "{message}");
     let entry = rome.entry("namesake").await;
     assert_eq!(entry.status.and_then(|status| status.auth_status), Some(AuthStatus::Refused));
@@ -38,7 +38,7 @@ pub async fn a_cluster_of_the_same_name_is_refused(rome: &Side, milan: &Side) {
     };
     eventually("an event", ask, |reason| reason.as_deref() == Some("SameName")).await;
 
-    // It is called something else by now.
+    // The cluster has been renamed.
     let clusters = Api::<ForeignCluster>::all(rome.client.clone());
     let known = serde_json::json!({ "spec": {
         "authUrl": milan.url,
@@ -46,9 +46,9 @@ pub async fn a_cluster_of_the_same_name_is_refused(rome: &Side, milan: &Side) {
     } });
     let patch = kube::api::Patch::Merge(known);
     clusters.patch("namesake", &Default::default(), &patch).await.expect("changed");
-    rome.says("namesake", "EmptyTokenRefused").await;
+    rome.wait_for_reason("namesake", "EmptyTokenRefused").await;
     let entry = rome.entry("namesake").await;
     assert_eq!(entry.spec.cluster_identity, Some(milan.cluster()));
-    forget(rome, "namesake").await;
+    delete_and_wait(rome, "namesake").await;
     running.trigger();
 }

@@ -1,4 +1,4 @@
-//! The token that others have to show is always one that can be shown.
+//! The cluster's own token is never blank or missing.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
@@ -7,15 +7,15 @@ use tombolo_testbed::eventually;
 
 use crate::{caller::Caller, side::Side};
 
-pub async fn a_token_that_is_none_is_made_anew(milan: &Side) {
+pub async fn a_blank_token_is_regenerated(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 0, 11]).await;
-    let asks = async |token: &str| {
+    let request = async |token: &str| {
         let body = json!({ "clusterID": "id-of-prato", "nonce": "prato-nonce", "token": token });
-        caller.posts("/identity", &body).await.status
+        caller.post("/identity", &body).await.status
     };
     for blank in [Some(""), Some(" \t\n"), None] {
         let old = milan.token().await;
-        assert_eq!(asks(&old).await, 200);
+        assert_eq!(request(&old).await, 200);
         match blank {
             Some(blank) => {
                 let patch = Patch::Merge(json!({ "stringData": { "token": blank } }));
@@ -30,9 +30,9 @@ pub async fn a_token_that_is_none_is_made_anew(milan: &Side) {
         };
         milan.until_in::<Secret>("liqo", "auth-token", is_another).await;
         let new = milan.token().await;
-        let status = async || asks(&new).await;
-        eventually("the new token counts", status, |status| *status == 200).await;
-        assert_eq!(asks(&old).await, 401, "the old one counts still");
-        assert_eq!(asks(blank.unwrap_or_default()).await, 401);
+        let status = async || request(&new).await;
+        eventually("the new token is accepted", status, |status| *status == 200).await;
+        assert_eq!(request(&old).await, 401, "the old token is still accepted");
+        assert_eq!(request(blank.unwrap_or_default()).await, 401);
     }
 }

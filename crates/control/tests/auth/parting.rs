@@ -1,4 +1,4 @@
-//! Both clusters forget each other at the same time.
+//! Both clusters delete their ForeignClusters at the same time.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
@@ -9,12 +9,12 @@ use serde_json::json;
 use tombolo_api::discovery::ForeignCluster;
 use tombolo_testbed::eventually;
 
-use crate::{side::Side, story::forget};
+use crate::{side::Side, story::delete_and_wait};
 
-/// Milan's entry has done its part and is not gone yet when rome gives its identity back.
-pub async fn the_last_to_go_takes_the_namespace_along(rome: &Side, milan: &Side) {
-    milan.meets("rome", &rome.url).await;
-    milan.says("rome", "EmptyTokenRefused").await;
+/// Milan's ForeignCluster is finalized but still exists when rome releases its identity.
+pub async fn the_last_release_deletes_the_namespace(rome: &Side, milan: &Side) {
+    milan.add_foreign_cluster("rome", &rome.url).await;
+    milan.wait_for_reason("rome", "EmptyTokenRefused").await;
     let clusters = Api::<ForeignCluster>::all(milan.client.clone());
     let finalizers = async |wanted: &[&str]| {
         let patch = Patch::Merge(json!({ "metadata": { "finalizers": wanted } }));
@@ -22,10 +22,14 @@ pub async fn the_last_to_go_takes_the_namespace_along(rome: &Side, milan: &Side)
     };
     finalizers(&["liqo.io/finalizer", "example.com/hold"]).await;
     clusters.delete("rome", &Default::default()).await.expect("deleted");
-    let left = async || clusters.get("rome").await.expect("it is held").finalizers().to_vec();
-    eventually("only the test holds it", left, |left| *left == ["example.com/hold"]).await;
+    let left =
+        async || clusters.get("rome").await.expect("the ForeignCluster").finalizers().to_vec();
+    eventually("only the finalizer of the test is left", left, |left| {
+        *left == ["example.com/hold"]
+    })
+    .await;
 
-    forget(rome, "milan").await;
+    delete_and_wait(rome, "milan").await;
     milan.until_gone::<Namespace>("liqo-tenant-rome").await;
     finalizers(&[]).await;
 }

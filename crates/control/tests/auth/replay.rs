@@ -1,4 +1,4 @@
-//! Requests that were heard somewhere and are sent again, and clusters that say they are another one.
+//! Replayed requests, and clusters that impersonate another one.
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
@@ -9,7 +9,7 @@ use tombolo_testbed::eventually;
 
 use crate::{
     caller::{Answer, Caller},
-    hostile::names,
+    hostile::record_names,
     side::Side,
 };
 
@@ -18,10 +18,10 @@ pub const NONCE: &str = "n0nce-of-lucca";
 const PATH: &str = "/identity/certificate";
 const TENANT: &str = "liqo-tenant-lucca";
 
-/// A cluster with a certificate, and the request by which it got it.
+/// A cluster with a certificate, and the request for it.
 pub struct Lucca {
     caller: Caller,
-    /// Of its certificate.
+    /// Private key of its certificate.
     key: KeyPair,
     pub request: Value,
 }
@@ -33,15 +33,15 @@ impl Lucca {
         let token = milan.token().await;
         let mut lucca = Self { caller, key, request: Value::Null };
         lucca.request = lucca.request(&token, "0");
-        let answer = lucca.asks(&lucca.request).await;
+        let answer = lucca.send(&lucca.request).await;
         assert_eq!((answer.status, answer.reason()), (422, "OtherGeneration"));
         let generation = answer.body["generation"].as_str().expect("one").to_owned();
         lucca.request = lucca.request(&token, &generation);
-        assert_eq!(lucca.asks(&lucca.request).await.status, 200);
+        assert_eq!(lucca.send(&lucca.request).await.status, 200);
         lucca
     }
 
-    /// The same from another address.
+    /// The same cluster with another source address.
     pub fn at(self, from: [u8; 4]) -> Self {
         Self { caller: self.caller.at(from), ..self }
     }
@@ -59,35 +59,36 @@ impl Lucca {
         })
     }
 
-    pub async fn asks(&self, request: &Value) -> Answer {
-        self.caller.posts(PATH, request).await
+    pub async fn send(&self, request: &Value) -> Answer {
+        self.caller.post(PATH, request).await
     }
 }
 
-/// The same again gives the same, and makes nothing.
-pub async fn a_request_that_is_sent_again_makes_nothing_new(milan: &Side, lucca: &Lucca) {
-    let (records, account) = (names(milan).await, account(milan).await);
+/// A repeated request gets the same response and creates no objects.
+pub async fn a_replayed_request_changes_nothing(milan: &Side, lucca: &Lucca) {
+    let (records, account) = (record_names(milan).await, account(milan).await);
     for _ in 0..3 {
-        let answer = lucca.asks(&lucca.request).await;
+        let answer = lucca.send(&lucca.request).await;
         assert_eq!(answer.status, 200, "{}", answer.error());
         let text = answer.body["kubeconfig"].as_str().expect("a kubeconfig");
         assert!(!text.contains("client-key-data"), "only lucca has the key");
     }
-    // Without the nonce it is not the same.
+    // With another nonce the request is rejected.
     for nonce in [json!("an0ther"), json!(""), json!(format!("{NONCE} "))] {
         let mut other = lucca.request.clone();
         other["nonce"] = nonce;
-        let answer = lucca.asks(&other).await;
+        let answer = lucca.send(&other).await;
         assert_eq!((answer.status, answer.reason()), (409, "IdentityTaken"));
     }
-    assert_eq!((names(milan).await, self::account(milan).await), (records, account));
+    assert_eq!((record_names(milan).await, self::account(milan).await), (records, account));
 }
 
-/// Who only knows the id of a cluster neither gets nor ends its identity, nor keeps it from its own.
-pub async fn a_stolen_id_is_of_no_use(milan: &Side, lucca: &Lucca) {
+/// An attacker that only knows a cluster's id can neither get nor revoke its identity, nor use up
+/// its rate limit.
+pub async fn a_stolen_cluster_id_is_useless(milan: &Side, lucca: &Lucca) {
     let thief = Caller::new(milan, [127, 0, 0, 8]).await;
     let token = milan.token().await;
-    let (records, account) = (names(milan).await, account(milan).await);
+    let (records, account) = (record_names(milan).await, account(milan).await);
     for turn in 0..40 {
         let nonce = format!("stolen-{turn}");
         let ask = json!({ "clusterID": "id-of-lucca", "token": token, "nonce": nonce });
@@ -97,26 +98,26 @@ pub async fn a_stolen_id_is_of_no_use(milan: &Side, lucca: &Lucca) {
         for (method, path, body) in
             [("POST", "/identity", ask), ("DELETE", "/identity", end), ("POST", PATH, sign)]
         {
-            let answer = thief.asks(method, path, &body.to_string()).await;
+            let answer = thief.request(method, path, &body.to_string()).await;
             assert_eq!((answer.status, answer.reason()), (409, "IdentityTaken"), "{method} {path}");
         }
     }
-    assert_eq!(lucca.asks(&lucca.request).await.status, 200, "lucca's own limit was used up");
-    assert_eq!((names(milan).await, self::account(milan).await), (records, account));
+    assert_eq!(lucca.send(&lucca.request).await.status, 200, "lucca's rate limit was used up");
+    assert_eq!((record_names(milan).await, self::account(milan).await), (records, account));
 }
 
-/// Nobody has the identity yet, and several want it at the same time, each with a nonce of its own.
-pub async fn of_two_that_come_at_once_one_gets_it(milan: &Side) {
+/// Two concurrent requests for the same new cluster id, with different nonces.
+pub async fn one_of_two_concurrent_requests_succeeds(milan: &Side) {
     let caller = Caller::new(milan, [127, 0, 0, 11]).await;
     let token = milan.token().await;
     for turn in 0..10 {
-        let asks = ["one", "another"].map(|nonce| {
+        let requests = ["one", "another"].map(|nonce| {
             let id = format!("id-of-contested-{turn}");
             let request = json!({ "clusterID": id, "token": token, "nonce": nonce });
             let caller = &caller;
-            async move { caller.posts("/identity", &request).await }
+            async move { caller.post("/identity", &request).await }
         });
-        let answers = join_all(asks).await;
+        let answers = join_all(requests).await;
         let given = |answer: &&Answer| answer.status == 200;
         assert_eq!(answers.iter().filter(given).count(), 1, "{answers:?}");
         let other = answers.iter().find(|answer| answer.status != 200).expect("the other one");
@@ -125,42 +126,39 @@ pub async fn of_two_that_come_at_once_one_gets_it(milan: &Side) {
     }
 }
 
-/// What was asked for before the identity was taken away gives nothing afterwards.
-pub async fn an_old_request_gives_nothing_after_the_identity_was_taken_away(
-    milan: &Side,
-    lucca: &Lucca,
-) {
+/// A request from before the revocation is rejected afterwards.
+pub async fn a_request_from_before_the_revocation_is_rejected(milan: &Side, lucca: &Lucca) {
     let before = account(milan).await;
     milan.delete_in::<Secret>("liqo-auth", "identity-id-of-lucca").await;
     let now = async || account(milan).await;
-    eventually("the account is gone", now, |now| *now != before).await;
+    eventually("the service account is deleted", now, |now| *now != before).await;
     let again = async || {
-        let answer = lucca.asks(&lucca.request).await;
+        let answer = lucca.send(&lucca.request).await;
         (answer.status, answer.reason().to_owned(), answer.body["kubeconfig"].is_null())
     };
     let refused = |answer: &(u16, String, bool)| {
-        assert!(answer.2, "it got an identity");
+        assert!(answer.2, "an identity was issued");
         (answer.0, &*answer.1) == (422, "OtherGeneration")
     };
-    eventually("it is refused for its generation", again, refused).await;
+    eventually("rejected because of the generation", again, refused).await;
 
-    // Nor when the token is another one by now, and it is not known any more.
+    // It is also rejected once the record is deleted and the token has changed.
     milan.delete_in::<Secret>("liqo-auth", "identity-id-of-lucca").await;
     milan.until_gone_in::<Secret>("liqo-auth", "identity-id-of-lucca").await;
     let token = milan.token().await;
     let other = json!({ "stringData": { "token": "an0ther-token-from-now-on" } });
     milan.put_in::<Secret>("liqo", "auth-token", other).await;
     let refused = |answer: &(u16, String, bool)| {
-        assert!(answer.2, "it got an identity");
+        assert!(answer.2, "an identity was issued");
         (answer.0, &*answer.1) == (401, "WrongToken")
     };
-    eventually("it is refused for its token", again, refused).await;
+    eventually("rejected because of the token", again, refused).await;
     milan.put_in::<Secret>("liqo", "auth-token", json!({ "stringData": { "token": token } })).await;
-    let known = async || lucca.asks(&lucca.request).await.status;
-    eventually("the token counts again", known, |status| *status == 422).await;
+    let known = async || lucca.send(&lucca.request).await.status;
+    eventually("the token is accepted again", known, |status| *status == 422).await;
 }
 
-/// The uid of lucca's account, if it has one.
+/// UID of lucca's service account, if it exists.
 async fn account(milan: &Side) -> Option<String> {
     let accounts = Api::<ServiceAccount>::namespaced(milan.client.clone(), TENANT);
     accounts.get_opt("liqo-cluster").await.expect("an answer").and_then(|it| it.uid())

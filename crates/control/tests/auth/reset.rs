@@ -1,4 +1,4 @@
-//! A cluster as it is before any component of ours has run in it.
+//! Restores a cluster to its state before the installation.
 
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -21,11 +21,11 @@ use tombolo_testbed::eventually;
 use tombolo_testing::{Object, Side};
 
 const ANY: &str = "";
-/// All objects of our manifests have it.
+/// Label of all objects in the manifests.
 const PART_OF_LIQO: &str = "app.kubernetes.io/part-of=liqo";
 
-/// Deletes whatever stories have made or left. No component of ours may run meanwhile. Events stay: no
-/// secret may be in any of them.
+/// Deletes all objects that stories have created. No component may run meanwhile. Events are kept:
+/// later groups check them for secrets, too.
 pub async fn reset(side: &Side) {
     tokio::join!(
         remove(side.all::<ForeignCluster>(), ANY),
@@ -57,22 +57,22 @@ async fn remove<K: Object>(api: Api<K>, labels: &str) {
     let which = ListParams::default().labels(labels);
     let found = api.list(&which).await.expect("a list");
     for object in &found {
-        let_go(&api, object).await;
+        remove_finalizers(&api, object).await;
     }
     if found.items.is_empty() {
         return;
     }
     let deleted = api.delete_collection(&DeleteParams::default(), &which).await;
-    deleted.expect("they can be deleted");
+    deleted.expect("deleted");
 }
 
 async fn remove_tenants(side: &Side) {
     let namespaces = side.all::<Namespace>();
     let which = ListParams::default().labels(&format!("{TENANT_LABEL}=true"));
     for namespace in namespaces.list(&which).await.expect("a list") {
-        let_go(&namespaces, &namespace).await;
+        remove_finalizers(&namespaces, &namespace).await;
         let deleted = namespaces.delete(&namespace.name_any(), &DeleteParams::default()).await;
-        absent_is_fine(deleted.map(drop)).expect("it can be deleted");
+        absent_is_fine(deleted.map(drop)).expect("deleted");
     }
     let left = async || {
         let left = namespaces.list_metadata(&which).await.expect("a list");
@@ -81,12 +81,12 @@ async fn remove_tenants(side: &Side) {
     eventually("no tenant namespace is left", left, Vec::is_empty).await;
 }
 
-/// The controller that its finalizers wait for does not run.
-async fn let_go<K: Object>(api: &Api<K>, object: &K) {
+/// Removes the finalizers, because the controller that handles them does not run.
+async fn remove_finalizers<K: Object>(api: &Api<K>, object: &K) {
     if object.finalizers().is_empty() {
         return;
     }
     let none = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     let patched = api.patch(&object.name_any(), &PatchParams::default(), &none).await;
-    absent_is_fine(patched.map(drop)).expect("it can be changed");
+    absent_is_fine(patched.map(drop)).expect("patched");
 }

@@ -1,4 +1,4 @@
-//! What an identity is tried for, and what comes of it.
+//! Permissions of an identity: allowed and forbidden API requests at each stage of a peering.
 
 use http::Request;
 use kube::{
@@ -21,13 +21,13 @@ const OFFERS: &str = "/apis/sharing.liqo.io/v1alpha1/namespaces/liqo-tenant-rome
 const MAPS: &str =
     "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/liqo-tenant-rome/namespacemaps";
 
-/// Rome's identity at milan, in both forms.
-pub async fn an_identity_can_do_what_it_should_and_nothing_else(rome: &Side, milan: &Side) {
+/// Rome's identity in milan, as a certificate and as a token.
+pub async fn an_identity_has_least_privilege(rome: &Side, milan: &Side) {
     let identity = rome.identity_at(milan).await;
     assert_eq!(identity.namespace, "liqo-tenant-rome");
     let token = token_form(rome, milan).await;
     for (form, client) in [("certificate", &identity.client), ("token", &token)] {
-        grows_and_shrinks(milan, form, client).await;
+        permissions_follow_the_peering(milan, form, client).await;
     }
 }
 
@@ -44,28 +44,29 @@ pub async fn token_form(rome: &Side, milan: &Side) -> Client {
     client(&serde_json::from_str(text).expect("JSON")).await
 }
 
-/// Whatever it was allowed to do before, an identity that was taken away is not.
-pub async fn nothing_is_allowed(form: &str, client: &Client) {
-    let mut table = Table::new(form, "taken away");
+/// Asserts that a revoked identity has lost all permissions.
+pub async fn assert_no_permissions(form: &str, client: &Client) {
+    let mut table = Table::new(form, "revoked");
     for (method, path) in refused().into_iter().chain(allowed()) {
         if path != "/readyz" {
-            table.try_in_vain(client, method, &path).await;
+            table.assert_forbidden(client, method, &path).await;
         }
     }
     table.print();
 }
 
-async fn grows_and_shrinks(milan: &Side, form: &str, there: &Client) {
+async fn permissions_follow_the_peering(milan: &Side, form: &str, there: &Client) {
     let mut table = Table::new(form, "before acceptance");
     for (method, path) in refused() {
-        table.try_in_vain(there, method, &path).await;
+        table.assert_forbidden(there, method, &path).await;
     }
     for (method, path) in allowed() {
-        table.try_with_success(there, method, &path).await;
+        table.assert_allowed(there, method, &path).await;
     }
     table.print();
 
-    // It asks, milan accepts: now it can bring the rest, under its own name.
+    // Milan accepts the ResourceRequest: rome can now write the other kinds, in objects of its
+    // name.
     let requests = Api::<ResourceRequest>::namespaced(there.clone(), "liqo-tenant-rome");
     put(&requests, "rome", request("rome")).await;
     let here = Api::<ResourceRequest>::namespaced(milan.client.clone(), "liqo-tenant-rome");
@@ -82,35 +83,35 @@ async fn grows_and_shrinks(milan: &Side, form: &str, there: &Client) {
             ("POST", kind.to_owned()),
             ("DELETE", kind.to_owned()),
         ] {
-            table.try_in_vain(there, method, &path).await;
+            table.assert_forbidden(there, method, &path).await;
         }
     }
     let peered =
         |path: &str| [CONFIGS, OFFERS, MAPS].iter().any(|kind| path == format!("{kind}/rome"));
     for (method, path) in refused().into_iter().filter(|(_, path)| !peered(path)) {
-        table.try_in_vain(there, method, &path).await;
+        table.assert_forbidden(there, method, &path).await;
     }
     for (method, path) in allowed() {
-        table.try_with_success(there, method, &path).await;
+        table.assert_allowed(there, method, &path).await;
     }
     table.print();
 
-    // The peering ends: it can still take down its own things, and make no new ones.
+    // After the peering rome can still delete its own objects, but create no new ones.
     let configs = Api::<NetworkConfig>::namespaced(there.clone(), "liqo-tenant-rome");
     put(&configs, "rome", body(CONFIGS, "rome")).await;
     requests.delete("rome", &Default::default()).await.expect("its own request");
     can_write(there, &format!("{CONFIGS}/rome"), false).await;
     configs.delete("rome", &Default::default()).await.expect("its own");
-    let gone = configs.get_opt("rome").await.expect("it may look");
+    let gone = configs.get_opt("rome").await.expect("reads are allowed");
     assert!(gone.is_none());
     let mut table = Table::new(form, "after the end");
     for (method, path) in refused() {
-        table.try_in_vain(there, method, &path).await;
+        table.assert_forbidden(there, method, &path).await;
     }
     table.print();
 }
 
-/// What was tried with one form of identity at one stage.
+/// Results of all requests with one form of identity at one stage.
 pub struct Table {
     form: String,
     stage: &'static str,
@@ -122,23 +123,23 @@ impl Table {
         Self { form: form.to_owned(), stage, rows: Vec::new() }
     }
 
-    pub async fn try_in_vain(&mut self, client: &Client, method: &str, path: &str) {
+    pub async fn assert_forbidden(&mut self, client: &Client, method: &str, path: &str) {
         let status = self.note(client, method, path).await;
         let what = format!("{method} {path} as {}, {}", self.form, self.stage);
         assert!([401, 403].contains(&status), "{what}: {status}");
     }
 
-    async fn try_with_success(&mut self, client: &Client, method: &str, path: &str) {
+    async fn assert_allowed(&mut self, client: &Client, method: &str, path: &str) {
         let status = self.note(client, method, path).await;
         let what = format!("{method} {path} as {}, {}", self.form, self.stage);
         assert!((200..300).contains(&status), "{what}: {status}");
     }
 
-    /// The same, for rights that were given just now.
-    pub async fn succeeds_soon(&mut self, client: &Client, method: &str, path: &str) {
+    /// Like `assert_allowed`, but waits until new permissions take effect.
+    pub async fn eventually_allowed(&mut self, client: &Client, method: &str, path: &str) {
         let ask = async || attempt(client, method, path).await;
         eventually(&format!("{method} {path}"), ask, |status| (200..300).contains(status)).await;
-        self.try_with_success(client, method, path).await;
+        self.assert_allowed(client, method, path).await;
     }
 
     async fn note(&mut self, client: &Client, method: &str, path: &str) -> u16 {
@@ -166,7 +167,7 @@ fn allowed() -> Vec<(&'static str, String)> {
 fn refused() -> Vec<(&'static str, String)> {
     let core = |path: &str| format!("/api/v1{TENANT}{path}");
     vec![
-        // Its request, but not by that name, not as a whole, not our answer to it.
+        // ResourceRequests: other names, the collection, the status.
         ("APPLY", format!("{REQUESTS}/milan")),
         ("APPLY", format!("{REQUESTS}/naples")),
         ("GET", format!("{REQUESTS}/milan")),
@@ -178,7 +179,7 @@ fn refused() -> Vec<(&'static str, String)> {
         ("APPLY", format!("{CONFIGS}/rome")),
         ("APPLY", format!("{OFFERS}/rome")),
         ("APPLY", format!("{MAPS}/rome")),
-        // Ours, beside its own.
+        // Other objects in its tenant namespace.
         ("GET", core("/secrets/liqo-identity")),
         ("GET", core("/secrets")),
         ("POST", core("/secrets")),
@@ -190,7 +191,7 @@ fn refused() -> Vec<(&'static str, String)> {
         ("GET", format!("/apis/rbac.authorization.k8s.io/v1{TENANT}/roles")),
         ("APPLY", format!("/apis/rbac.authorization.k8s.io/v1{TENANT}/roles/liqo-cluster")),
         ("APPLY", format!("/apis/rbac.authorization.k8s.io/v1{TENANT}/rolebindings/more")),
-        // Others'.
+        // Objects of other clusters and components.
         ("GET", REQUESTS.replace("tenant-rome", "tenant-naples")),
         ("APPLY", format!("{}/rome", REQUESTS.replace("tenant-rome", "tenant-naples"))),
         ("GET", "/api/v1/namespaces/liqo/secrets/auth-token".into()),
@@ -203,7 +204,7 @@ fn refused() -> Vec<(&'static str, String)> {
         ("GET", "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/shop-naples/shadowpods".into()),
         ("APPLY", "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/shop-naples/shadowpods/web".into()),
         ("DELETE", "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/shop-naples/shadowpods/web".into()),
-        // The cluster's.
+        // Cluster-scoped objects.
         ("GET", "/api/v1/namespaces".into()),
         ("GET", "/api/v1/nodes".into()),
         ("GET", "/api/v1/secrets".into()),
@@ -229,7 +230,7 @@ fn refused() -> Vec<(&'static str, String)> {
         ("GET", "/api/v1/persistentvolumes".into()),
         ("DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/foreignclusters.discovery.liqo.io".into()),
         ("POST", "/apis/apiregistration.k8s.io/v1/apiservices".into()),
-        // Pods, and ways into them.
+        // Workloads and access to pods.
         ("POST", core("/pods")),
         ("POST", core("/pods/web/exec")),
         ("POST", core("/pods/web/attach")),
@@ -244,7 +245,7 @@ fn refused() -> Vec<(&'static str, String)> {
         ("POST", format!("/apis/discovery.k8s.io/v1{TENANT}/endpointslices")),
         ("POST", "/api/v1/namespaces/kube-system/pods".into()),
         ("GET", "/api/v1/namespaces/kube-system/secrets".into()),
-        // More rights, or somebody else's.
+        // Privilege escalation and impersonation.
         ("POST", core("/serviceaccounts")),
         ("POST", "/api/v1/namespaces/liqo/serviceaccounts/liqo-control/token".into()),
         ("POST", "/api/v1/namespaces/kube-system/serviceaccounts/default/token".into()),
@@ -268,7 +269,7 @@ fn refused() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Tries it for real, but without an effect, and returns the status.
+/// Sends the request as a dry run, and returns the status code.
 async fn attempt(client: &Client, method: &str, path: &str) -> u16 {
     let name = path.trim_end_matches("/status").rsplit('/').next().unwrap_or_default();
     let impersonated = (method == "IMPERSONATE").then_some("kubernetes-admin");
@@ -287,7 +288,7 @@ async fn attempt(client: &Client, method: &str, path: &str) -> u16 {
         "POST" => body(path, "rome").to_string(),
         _ => String::new(),
     };
-    // A token is made, or not: there is no trying.
+    // TokenRequests are sent without `dryRun`.
     let query = if path.ends_with("/token") { "" } else { query };
     let mut request = Request::builder();
     if let Some(user) = impersonated {

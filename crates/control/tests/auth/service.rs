@@ -1,4 +1,4 @@
-//! The auth service as anybody sees it who has its URL.
+//! The HTTP API of the auth service.
 
 use http::Request;
 use http_body_util::BodyExt;
@@ -10,11 +10,11 @@ use tombolo_testbed::eventually;
 
 use crate::{logs::Logs, side::Side};
 
-pub async fn an_identity_is_given_once(milan: &Side) {
+pub async fn an_identity_is_issued_once(milan: &Side) {
     let token = milan.token().await;
     let post = async |body: Value| call(milan, "POST", "/identity", &body.to_string()).await;
 
-    // Rome has one: who asks in its name without its nonce gets nothing.
+    // Rome has an identity: requests with its id but without its nonce are rejected.
     for nonce in [json!("another"), Value::Null] {
         let body = json!({ "clusterID": "id-of-rome", "token": token, "nonce": nonce });
         let (status, answer) = post(body).await;
@@ -23,34 +23,34 @@ pub async fn an_identity_is_given_once(milan: &Side) {
     let release = json!({ "clusterID": "id-of-rome", "nonce": "another" }).to_string();
     assert_eq!(call(milan, "DELETE", "/identity", &release).await.0, 409);
 
-    // The request as the seed prints it works once.
-    let naples = naples_gets_an_identity(milan).await;
+    // The request without a nonce, as the seed prints it, works once.
+    let naples = issue_identity_to_naples(milan).await;
     assert_eq!(post(naples).await.0, 409);
     let namespaces = Api::<Namespace>::all(milan.client.clone());
 
-    // Nothing of the answer is left.
+    // The record does not keep the response.
     let records = Api::<Secret>::namespaced(milan.client.clone(), "liqo-auth");
     let keys = async || {
         let record = records.get("identity-id-of-naples").await.expect("the record");
         record.data.unwrap_or_default().into_keys().collect::<Vec<_>>()
     };
     let left = |keys: &Vec<String>| !keys.iter().any(|key| key == "kubeconfig");
-    eventually("no answer in the record", keys, left).await;
+    eventually("no kubeconfig in the record", keys, left).await;
 
-    // By a nonce of its own it can ask as often as it wants, also at the same time.
+    // With its own nonce a cluster can repeat the request.
     let pisa =
         json!({ "clusterID": "id-of-pisa", "clusterName": "pisa", "token": token, "nonce": "n0" });
     for _ in 0..2 {
         assert_eq!(post(pisa.clone()).await.0, 200);
     }
-    // Deleting the record takes the identity away.
+    // Deleting the record revokes the identity.
     records.delete("identity-id-of-pisa", &Default::default()).await.expect("deleted");
     let there = async || namespaces.get_opt("liqo-tenant-pisa").await.expect("an answer").is_some();
-    eventually("no namespace", there, |there| !there).await;
+    eventually("the tenant namespace is deleted", there, |there| !there).await;
 }
 
-/// Returns its request.
-pub async fn naples_gets_an_identity(milan: &Side) -> Value {
+/// Returns the request that naples sent.
+pub async fn issue_identity_to_naples(milan: &Side) -> Value {
     let naples = json!({ "clusterID": "id-of-naples", "token": milan.token().await });
     let (status, answer) = call(milan, "POST", "/identity", &naples.to_string()).await;
     assert_eq!(status, 200, "{}", answer["error"]);
@@ -59,7 +59,7 @@ pub async fn naples_gets_an_identity(milan: &Side) -> Value {
     naples
 }
 
-pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {
+pub async fn info_and_errors_are_returned(milan: &Side) {
     let (status, info) = call(milan, "GET", "/info", "").await;
     assert_eq!(status, 200);
     assert_eq!(info["clusterID"], "id-of-milan");
@@ -90,19 +90,22 @@ pub async fn it_says_who_it_is_and_what_is_wrong(milan: &Side) {
     }
 }
 
-/// The configuration names a Secret that comes later, and that somebody renews.
-pub async fn a_given_certificate_is_used_as_soon_as_it_is_there(rome: &Side, logs: &Logs) {
+/// The ClusterConfig refers to a Secret that is created later and then renewed.
+pub async fn a_user_provided_certificate_is_loaded_when_created_or_renewed(
+    rome: &Side,
+    logs: &Logs,
+) {
     let auth = json!({ "certificate": "given" });
     rome.put::<ClusterConfig>("cluster", json!({ "spec": { "auth": auth } })).await;
     let missed = async || logs.have("use the certificate in Secret liqo/given");
-    eventually("the Secret is missed", missed, |missed| *missed).await;
+    eventually("the missing Secret is logged", missed, |missed| *missed).await;
     for name in ["first.example.com", "second.example.com"] {
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).expect("a pair");
         let pem = made.cert.pem();
         let data = json!({ "tls.crt": pem, "tls.key": made.signing_key.serialize_pem() });
         rome.put_in::<Secret>("liqo", "given", json!({ "stringData": data })).await;
         let used = async || rome.secret("liqo", "liqo-auth-cert", "tls.crt").await;
-        eventually(&format!("{name} is used"), used, |used| *used == pem).await;
+        eventually(&format!("the certificate for {name} is used"), used, |used| *used == pem).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tokens that other clusters ask for themselves: none counts for longer than a day.
+//! Token requests of other clusters: a token is valid for one day at most.
 
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
@@ -12,32 +12,32 @@ use crate::{rights::token_form, side::Side};
 const POLICY: &str = include_str!("../../../tombolo/manifests/policy.yaml");
 const DAY: i64 = 24 * 60 * 60;
 
-/// Rome at milan, in both forms.
-pub async fn an_identity_becomes_no_token_for_long(rome: &Side, milan: &Side) {
+/// Rome's identity in milan, as a certificate and as a token.
+pub async fn tokens_are_limited_to_one_day(rome: &Side, milan: &Side) {
     let certificate = rome.identity_at(milan).await.client;
     let token = token_form(rome, milan).await;
-    assert_eq!(asks(&token, DAY + 1, None).await, 201, "without the policy nobody minds");
-    milan.cluster.apply(POLICY).await.expect("the policy is there");
+    assert_eq!(request_token(&token, DAY + 1, None).await, 201, "allowed without the policy");
+    milan.cluster.apply(POLICY).await.expect("the policy is created");
     for client in [certificate, token] {
-        let too_long = async || asks(&client, DAY + 1, None).await;
-        eventually("more than a day is refused", too_long, |status| *status == 403).await;
-        assert_eq!(asks(&client, 20 * 365 * DAY, None).await, 403);
-        assert_eq!(asks(&client, DAY, None).await, 201);
-        assert_eq!(asks(&client, 600, None).await, 201);
+        let too_long = async || request_token(&client, DAY + 1, None).await;
+        eventually("more than a day is rejected", too_long, |status| *status == 403).await;
+        assert_eq!(request_token(&client, 20 * 365 * DAY, None).await, 403);
+        assert_eq!(request_token(&client, DAY, None).await, 201);
+        assert_eq!(request_token(&client, 600, None).await, 201);
         let secret = BoundObjectReference {
             kind: Some("Secret".to_owned()),
             api_version: Some("v1".to_owned()),
             name: Some("liqo-identity".to_owned()),
             uid: None,
         };
-        assert_eq!(asks(&client, 600, Some(secret)).await, 403);
+        assert_eq!(request_token(&client, 600, Some(secret)).await, 403);
     }
-    // Who gives identities may go on.
+    // The policy does not prevent the issuing of identities.
     token_form(rome, milan).await;
 }
 
-/// The status of the answer to a request for a token.
-async fn asks(client: &Client, seconds: i64, bound: Option<BoundObjectReference>) -> u16 {
+/// Status code of a TokenRequest.
+async fn request_token(client: &Client, seconds: i64, bound: Option<BoundObjectReference>) -> u16 {
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "liqo-tenant-rome");
     let spec = TokenRequestSpec {
         expiration_seconds: Some(seconds),

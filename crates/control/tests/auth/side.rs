@@ -28,7 +28,7 @@ use crate::reset::reset;
 
 pub struct Side {
     base: tombolo_testing::Side,
-    /// Of the auth service.
+    /// URL of the auth service.
     pub url: String,
     running: Shutdown,
 }
@@ -42,12 +42,12 @@ impl Deref for Side {
 }
 
 impl Side {
-    /// The components of a cluster in which they have never run, as far as they can tell.
+    /// Resets the cluster and starts the components as in a fresh installation.
     pub async fn start(cluster: &Cluster) -> Self {
         let base = tombolo_testing::Side::again(cluster).await;
         reset(&base).await;
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        // Little fits between the two, as over a real network.
+        // A small send buffer, as over a real network.
         set_socket_send_buffer_size(&listener, 16 << 10).expect("a smaller buffer");
         let url = format!("https://{}", listener.local_addr().unwrap());
         let (client, settings, running) =
@@ -65,25 +65,25 @@ impl Side {
         self.settings.cluster()
     }
 
-    pub async fn takes_no_token(&self, none: bool) {
-        let spec = json!({ "auth": { "emptyToken": none } });
+    pub async fn allow_empty_token(&self, allow: bool) {
+        let spec = json!({ "auth": { "emptyToken": allow } });
         self.put::<ClusterConfig>("cluster", json!({ "spec": spec })).await;
     }
 
-    /// A ForeignCluster with nothing but a URL.
-    pub async fn meets(&self, name: &str, url: &str) {
+    /// Creates a ForeignCluster with only an auth URL.
+    pub async fn add_foreign_cluster(&self, name: &str, url: &str) {
         self.put::<ForeignCluster>(name, json!({ "spec": { "authUrl": url } })).await;
     }
 
-    /// What discovery does when a cluster is seen at another address.
-    pub async fn moves(&self, name: &str, url: &str) {
+    /// Changes the auth URL, as discovery does when a cluster announces another address.
+    pub async fn set_auth_url(&self, name: &str, url: &str) {
         let patch = Patch::Merge(json!({ "spec": { "authUrl": url } }));
         let clusters = self.all::<ForeignCluster>();
-        clusters.patch(name, &PatchParams::default(), &patch).await.expect("it is changed");
+        clusters.patch(name, &PatchParams::default(), &patch).await.expect("patched");
     }
 
-    /// A Secret as people make it, with the token for another cluster.
-    pub async fn has_token(&self, name: &str, cluster: &ClusterIdentity, token: &str) {
+    /// Creates the Secret with the token for another cluster, as a user would.
+    pub async fn add_token(&self, name: &str, cluster: &ClusterIdentity, token: &str) {
         let secret = json!({
             "metadata": { "labels": {
                 "discovery.liqo.io/cluster-id": cluster.cluster_id,
@@ -104,7 +104,7 @@ impl Side {
         String::from_utf8(data[key].0.clone()).expect("a text")
     }
 
-    /// Of the auth service's certificate.
+    /// Fingerprint of the auth service's certificate.
     pub async fn fingerprint(&self) -> Fingerprint {
         let pem = self.secret("liqo", "liqo-auth-cert", "tls.crt").await;
         let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
@@ -115,12 +115,12 @@ impl Side {
         self.get(name).await.expect("the ForeignCluster")
     }
 
-    /// Waits for what the condition Authenticated says, and returns its message.
-    pub async fn says(&self, name: &str, reason: &str) -> String {
+    /// Waits until the condition Authenticated has this reason, and returns its message.
+    pub async fn wait_for_reason(&self, name: &str, reason: &str) -> String {
         self.base.says(name, AUTHENTICATED, reason).await
     }
 
-    /// This cluster's identity at another one.
+    /// This cluster's identity in another cluster.
     pub async fn identity_at(&self, other: &Side) -> Remote {
         let namespace = format!("liqo-tenant-{}", other.settings.cluster_name);
         let remotes = Remotes::new(self.client.clone());

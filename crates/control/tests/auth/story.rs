@@ -1,4 +1,4 @@
-//! How two clusters get to know one another, and how it ends.
+//! The life cycle of a ForeignCluster and its identity, from creation to deletion.
 
 use std::time::Instant;
 
@@ -18,17 +18,17 @@ use tombolo_testing::condition;
 
 use crate::side::Side;
 
-/// No story of its own: what others begin with.
-pub async fn both_get_an_identity(rome: &Side, milan: &Side) {
-    rome.has_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
-    rome.meets("milan", &milan.url).await;
-    rome.says("milan", "Accepted").await;
-    the_token_that_came_along_is_enough(rome, milan).await;
+/// Setup of other stories: each cluster gets an identity in the other.
+pub async fn exchange_identities(rome: &Side, milan: &Side) {
+    rome.add_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
+    rome.add_foreign_cluster("milan", &milan.url).await;
+    rome.wait_for_reason("milan", "Accepted").await;
+    the_return_token_is_accepted(rome, milan).await;
 }
 
-pub async fn a_wrong_url_is_named(rome: &Side) {
-    rome.meets("nowhere", "https://127.0.0.1:1").await;
-    let message = rome.says("nowhere", "AuthUnreachable").await;
+pub async fn an_unreachable_url_is_reported(rome: &Side) {
+    rome.add_foreign_cluster("nowhere", "https://127.0.0.1:1").await;
+    let message = rome.wait_for_reason("nowhere", "AuthUnreachable").await;
     let expected = "GET https://127.0.0.1:1/info: connection refused; check";
     assert!(message.starts_with(expected), "{message}");
     let events = Api::<Event>::all(rome.client.clone());
@@ -39,25 +39,25 @@ pub async fn a_wrong_url_is_named(rome: &Side) {
     };
     let said = |reason: &Option<String>| reason.as_deref() == Some("AuthUnreachable");
     eventually("an event", ask, said).await;
-    forget(rome, "nowhere").await;
+    delete_and_wait(rome, "nowhere").await;
 }
 
-pub async fn no_token_and_a_wrong_one_are_refused_until_there_is_the_right_one(
+pub async fn missing_and_wrong_tokens_are_rejected_until_the_token_is_correct(
     rome: &Side,
     milan: &Side,
 ) {
-    rome.meets("milan", &milan.url).await;
-    let message = rome.says("milan", "EmptyTokenRefused").await;
+    rome.add_foreign_cluster("milan", &milan.url).await;
+    let message = rome.wait_for_reason("milan", "EmptyTokenRefused").await;
     assert!(message.contains(&milan.url) && message.contains("liqo/auth-token"), "{message}");
     assert_eq!(auth_status(rome, "milan").await, Some(AuthStatus::EmptyRefused));
 
-    rome.has_token("token-for-milan", &milan.cluster(), "not the right one").await;
-    rome.says("milan", "WrongToken").await;
+    rome.add_token("token-for-milan", &milan.cluster(), "not the right one").await;
+    rome.wait_for_reason("milan", "WrongToken").await;
     assert_eq!(auth_status(rome, "milan").await, Some(AuthStatus::Refused));
 
     let start = Instant::now();
-    rome.has_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
-    rome.says("milan", "Accepted").await;
+    rome.add_token("token-for-milan", &milan.cluster(), &milan.token().await).await;
+    rome.wait_for_reason("milan", "Accepted").await;
     println!("identity {} ms after the token", start.elapsed().as_millis());
 
     let entry = rome.entry("milan").await;
@@ -71,41 +71,44 @@ pub async fn no_token_and_a_wrong_one_are_refused_until_there_is_the_right_one(
     assert_eq!(tenant.remote.as_deref(), Some("liqo-tenant-rome"));
 }
 
-pub async fn the_token_that_came_along_is_enough(rome: &Side, milan: &Side) {
-    milan.meets("rome", &rome.url).await;
-    milan.says("rome", "Accepted").await;
+pub async fn the_return_token_is_accepted(rome: &Side, milan: &Side) {
+    milan.add_foreign_cluster("rome", &rome.url).await;
+    milan.wait_for_reason("rome", "Accepted").await;
 }
 
-pub async fn a_cluster_is_known_once_and_never_to_itself(rome: &Side, milan: &Side) {
-    rome.meets("again", &milan.url).await;
-    let message = rome.says("again", "Duplicate").await;
+pub async fn duplicates_and_the_own_cluster_are_rejected(rome: &Side, milan: &Side) {
+    rome.add_foreign_cluster("again", &milan.url).await;
+    let message = rome.wait_for_reason("again", "Duplicate").await;
     assert!(message.contains("ForeignCluster milan"), "{message}");
     assert_eq!(rome.entry("again").await.spec.cluster_identity, None);
-    rome.meets("self", &rome.url).await;
-    rome.says("self", "OwnCluster").await;
-    forget(rome, "again").await;
-    forget(rome, "self").await;
-    assert!(identity_is_there(rome, "milan").await, "the identity is not the duplicate's");
+    rome.add_foreign_cluster("self", &rome.url).await;
+    rome.wait_for_reason("self", "OwnCluster").await;
+    delete_and_wait(rome, "again").await;
+    delete_and_wait(rome, "self").await;
+    assert!(
+        has_identity(rome, "milan").await,
+        "deleting the duplicate must not delete the identity"
+    );
 
     let wrong = json!({ "authUrl": milan.url, "fingerprint": "00".repeat(32) });
     rome.put::<ForeignCluster>("other", json!({ "spec": wrong })).await;
-    let message = rome.says("other", "OtherCertificate").await;
+    let message = rome.wait_for_reason("other", "OtherCertificate").await;
     assert!(message.contains("spec.fingerprint"), "{message}");
-    forget(rome, "other").await;
+    delete_and_wait(rome, "other").await;
 }
 
-pub async fn an_identity_outlives_the_url_it_came_from(rome: &Side, milan: &Side) {
-    rome.moves("milan", "https://127.0.0.1:1").await;
+pub async fn an_identity_survives_a_change_of_the_auth_url(rome: &Side, milan: &Side) {
+    rome.set_auth_url("milan", "https://127.0.0.1:1").await;
     let first = rome.secret("liqo-tenant-milan", "liqo-identity", "kubeconfig").await;
-    all_was_looked_at(rome).await;
-    rome.says("milan", "Accepted").await;
+    wait_for_reconciliation(rome).await;
+    rome.wait_for_reason("milan", "Accepted").await;
     let kept = rome.secret("liqo-tenant-milan", "liqo-identity", "kubeconfig").await;
-    assert!(kept == first, "another identity was asked for");
-    rome.moves("milan", &milan.url).await;
+    assert!(kept == first, "another identity was requested");
+    rome.set_auth_url("milan", &milan.url).await;
 }
 
-/// Milan's API server was elsewhere when it gave the identity, and does not answer there any more.
-pub async fn an_identity_follows_the_api_server_that_it_is_for(rome: &Side, milan: &Side) {
+/// The kubeconfig holds an old address of milan's API server, which no longer responds.
+pub async fn an_identity_follows_the_address_of_the_api_server(rome: &Side, milan: &Side) {
     let kubeconfig = async || rome.secret("liqo-tenant-milan", "liqo-identity", "kubeconfig").await;
     let server = &milan.settings.api_server_url;
     let elsewhere = kubeconfig().await.replace(server, "https://127.0.0.1:1");
@@ -114,22 +117,26 @@ pub async fn an_identity_follows_the_api_server_that_it_is_for(rome: &Side, mila
     let secrets = rome.within::<Secret>("liqo-tenant-milan");
     let changed =
         secrets.patch("liqo-identity", &PatchParams::default(), &Patch::Merge(data)).await;
-    changed.expect("it is changed");
+    changed.expect("patched");
     let unreachable = json!({ "conditions": [condition("APIServer", "False")] });
     rome.put_status::<ForeignCluster>("milan", unreachable).await;
     touch(rome, "milan").await;
-    eventually("it is where milan is now", kubeconfig, |now| now.contains(server)).await;
-    rome.says("milan", "Accepted").await;
+    eventually("the kubeconfig has the new address of the API server", kubeconfig, |now| {
+        now.contains(server)
+    })
+    .await;
+    rome.wait_for_reason("milan", "Accepted").await;
 }
 
-/// An entry that was made later has been dealt with from its beginning to its end.
-async fn all_was_looked_at(side: &Side) {
-    side.meets("later", "https://127.0.0.1:1").await;
-    side.says("later", "AuthUnreachable").await;
-    forget(side, "later").await;
+/// Waits until a ForeignCluster that is created now has been reconciled and deleted. Earlier
+/// changes have been reconciled by then.
+async fn wait_for_reconciliation(side: &Side) {
+    side.add_foreign_cluster("later", "https://127.0.0.1:1").await;
+    side.wait_for_reason("later", "AuthUnreachable").await;
+    delete_and_wait(side, "later").await;
 }
 
-/// Has the controllers look at an entry.
+/// Triggers the reconciliation of a ForeignCluster.
 pub async fn touch(side: &Side, name: &str) {
     let annotations = json!({ "touched": Timestamp::now().to_string() });
     let touch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
@@ -137,27 +144,27 @@ pub async fn touch(side: &Side, name: &str) {
     clusters.patch(name, &PatchParams::default(), &touch).await.expect("touched");
 }
 
-pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {
-    // Lost here.
+pub async fn a_lost_identity_is_requested_again(rome: &Side, milan: &Side) {
+    // The Secret is deleted in rome.
     rome.delete_in::<Secret>("liqo-tenant-milan", "liqo-identity").await;
     touch(rome, "milan").await;
-    let ask = async || identity_is_there(rome, "milan").await;
-    eventually("the identity is there again", ask, |there| *there).await;
+    let ask = async || has_identity(rome, "milan").await;
+    eventually("the identity exists again", ask, |there| *there).await;
 
-    // Taken away there, so that the API server does not know us.
+    // The identity is revoked in milan: its API server rejects the credentials.
     let accounts = Api::<ServiceAccount>::namespaced(milan.client.clone(), "liqo-tenant-rome");
     let first = accounts.get("liqo-cluster").await.expect("the account").uid();
     let records = Api::<Secret>::namespaced(milan.client.clone(), "liqo-auth");
     records.delete("identity-id-of-rome", &Default::default()).await.expect("deleted");
     let gone = async || accounts.get_opt("liqo-cluster").await.expect("an answer").is_none();
-    eventually("the account is gone", gone, |gone| *gone).await;
+    eventually("the service account is deleted", gone, |gone| *gone).await;
     let unreachable = json!({ "conditions": [condition("APIServer", "False")] });
     rome.put_status::<ForeignCluster>("milan", unreachable).await;
     let again = async || {
         accounts.get_opt("liqo-cluster").await.expect("an answer").map(|account| account.uid())
     };
     let another = |uid: &Option<Option<String>>| uid.as_ref().is_some_and(|uid| *uid != first);
-    eventually("another account", again, another).await;
+    eventually("a new service account", again, another).await;
     let works = async || {
         let there = rome.identity_at(milan).await;
         let requests = Api::<ResourceRequest>::namespaced(there.client, &there.namespace);
@@ -166,8 +173,8 @@ pub async fn a_lost_identity_is_asked_for_again(rome: &Side, milan: &Side) {
     eventually("the new identity works", works, |works| *works).await;
 }
 
-pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {
-    forget(milan, "rome").await;
+pub async fn a_resource_request_adds_a_foreign_cluster(rome: &Side, milan: &Side) {
+    delete_and_wait(milan, "rome").await;
     let there = rome.identity_at(milan).await;
     let requests = Api::<ResourceRequest>::namespaced(there.client, &there.namespace);
     let request = json!({
@@ -192,34 +199,41 @@ pub async fn a_request_makes_a_cluster_known(rome: &Side, milan: &Side) {
             .map(|_| ())
             .map_err(|error| error.to_string())
     };
-    eventually("rome asks", ask, Result::is_ok).await.expect("it was asked");
-    milan.says("rome", "Accepted").await;
+    eventually("rome creates the ResourceRequest", ask, Result::is_ok).await.expect("created");
+    milan.wait_for_reason("rome", "Accepted").await;
     let entry = milan.entry("rome").await;
     assert_eq!(entry.labels()["discovery.liqo.io/discovery-type"], "IncomingPeering");
 
-    // Who deletes it says no, and that stands until the request is taken back.
-    forget(milan, "rome").await;
+    // Deleting the ForeignCluster refuses the request until the peer withdraws it.
+    delete_and_wait(milan, "rome").await;
     let refused = |request: &ResourceRequest| {
         request.status.as_ref().is_some_and(|status| status.state == RequestState::Refused)
     };
     milan.until_in("liqo-tenant-rome", "rome", refused).await;
-    all_was_looked_at(milan).await;
-    assert!(milan.get::<ForeignCluster>("rome").await.is_none(), "it came back");
+    wait_for_reconciliation(milan).await;
+    assert!(
+        milan.get::<ForeignCluster>("rome").await.is_none(),
+        "the ForeignCluster was created again"
+    );
     requests.delete("rome", &Default::default()).await.expect("deleted");
-    eventually("rome asks again", ask, Result::is_ok).await.expect("it was asked");
-    milan.says("rome", "Accepted").await;
+    eventually("rome creates the ResourceRequest again", ask, Result::is_ok)
+        .await
+        .expect("created");
+    milan.wait_for_reason("rome", "Accepted").await;
 
-    // It goes with the request, but not before all that came with the peering has gone; and who asks
-    // again meanwhile is not refused.
+    // Deleting the request deletes the ForeignCluster once all objects of the peering are gone. A
+    // new request in the meantime is not refused.
     milan.put_in::<NetworkConfig>("liqo-tenant-rome", "rome", network_config()).await;
     let first = milan.entry("rome").await.uid();
     requests.delete("rome", &Default::default()).await.expect("deleted");
     milan.until::<ForeignCluster>("rome", |it| it.metadata.deletion_timestamp.is_some()).await;
-    eventually("rome asks once more", ask, Result::is_ok).await.expect("it was asked");
+    eventually("rome creates the ResourceRequest once more", ask, Result::is_ok)
+        .await
+        .expect("created");
     milan.until::<ForeignCluster>("rome", |entry| entry.uid() != first).await;
-    milan.says("rome", "Accepted").await;
+    milan.wait_for_reason("rome", "Accepted").await;
     let asked = milan.get_in::<ResourceRequest>("liqo-tenant-rome", "rome").await;
-    assert!(asked.is_some_and(|request| !refused(&request)), "it was refused");
+    assert!(asked.is_some_and(|request| !refused(&request)), "the new request was refused");
     milan.delete_in::<NetworkConfig>("liqo-tenant-rome", "rome").await;
     requests.delete("rome", &Default::default()).await.expect("deleted");
     milan.until_gone::<ForeignCluster>("rome").await;
@@ -232,46 +246,46 @@ fn network_config() -> serde_json::Value {
     } })
 }
 
-/// Rome has an identity at milan, which can't get one in return.
-pub async fn what_was_never_reached_can_be_deleted(rome: &Side, milan: &Side) {
+/// Rome has an identity in milan. Milan can't reach rome to get one.
+pub async fn an_unreachable_cluster_can_be_deleted(rome: &Side, milan: &Side) {
     let spec = json!({ "authUrl": "https://127.0.0.1:1", "clusterIdentity": rome.cluster() });
     milan.put::<ForeignCluster>("rome", json!({ "spec": spec })).await;
-    milan.says("rome", "AuthUnreachable").await;
+    milan.wait_for_reason("rome", "AuthUnreachable").await;
     milan.put_in::<NetworkConfig>("liqo-tenant-rome", "rome", network_config()).await;
     milan.delete::<ForeignCluster>("rome").await;
-    all_was_looked_at(milan).await;
+    wait_for_reconciliation(milan).await;
     milan.entry("rome").await;
     milan.delete_in::<NetworkConfig>("liqo-tenant-rome", "rome").await;
     milan.until_gone::<ForeignCluster>("rome").await;
 }
 
-pub async fn what_is_deleted_leaves_nothing(rome: &Side, milan: &Side) {
-    forget(rome, "milan").await;
+pub async fn deletion_leaves_no_objects(rome: &Side, milan: &Side) {
+    delete_and_wait(rome, "milan").await;
     for (side, peer) in [(rome, "milan"), (milan, "rome")] {
         side.until_gone::<Namespace>(&format!("liqo-tenant-{peer}")).await;
         let name = format!("identity-id-of-{peer}");
         assert!(side.get_in::<Secret>("liqo-auth", &name).await.is_none(), "{name}");
     }
-    // And from the start, without a token where none is needed.
+    // A new peering needs no token once milan accepts empty tokens.
     rome.delete_in::<Secret>("liqo", "token-for-milan").await;
-    rome.meets("milan", &milan.url).await;
-    rome.says("milan", "EmptyTokenRefused").await;
-    forget(rome, "milan").await;
-    milan.takes_no_token(true).await;
-    rome.meets("milan", &milan.url).await;
-    rome.says("milan", "Accepted").await;
+    rome.add_foreign_cluster("milan", &milan.url).await;
+    rome.wait_for_reason("milan", "EmptyTokenRefused").await;
+    delete_and_wait(rome, "milan").await;
+    milan.allow_empty_token(true).await;
+    rome.add_foreign_cluster("milan", &milan.url).await;
+    rome.wait_for_reason("milan", "Accepted").await;
 }
 
 async fn auth_status(side: &Side, name: &str) -> Option<AuthStatus> {
     side.entry(name).await.status.and_then(|status| status.auth_status)
 }
 
-async fn identity_is_there(side: &Side, peer: &str) -> bool {
+async fn has_identity(side: &Side, peer: &str) -> bool {
     let secret = side.get_in::<Secret>(&format!("liqo-tenant-{peer}"), "liqo-identity").await;
     secret.and_then(|secret| secret.data).is_some_and(|data| data.contains_key("kubeconfig"))
 }
 
-pub async fn forget(side: &Side, name: &str) {
+pub async fn delete_and_wait(side: &Side, name: &str) {
     side.delete::<ForeignCluster>(name).await;
     side.until_gone::<ForeignCluster>(name).await;
 }

@@ -61,7 +61,9 @@ pub async fn only_the_right_token_is_accepted(bed: &Testbed, url: &str) {
 
 /// The message has the attempt, the result and advice.
 fn is_explained(tried: &str, message: &str) {
-    for part in [tried, "401", "the token is not the one in", "liqo/auth-token", "put it into"] {
+    for part in
+        [tried, "401", "the token is not the one in", "liqo/auth-token", "put it in a Secret"]
+    {
         assert!(message.contains(part), "{part:?} is not in {message}");
     }
 }

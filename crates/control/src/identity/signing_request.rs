@@ -69,7 +69,8 @@ mod tests {
     #[test]
     fn a_corrupt_request_is_rejected() {
         let good = pem(&good());
-        for text in ["", "PEM", &good.replace("REQUEST", "X"), &format!("{good}{good}")] {
+        let junk = good.replacen("\n", "\n\u{b}\n", 1);
+        for text in ["", "PEM", &good.replace("REQUEST", "X"), &format!("{good}{good}"), &junk] {
             assert!(check(text).is_err(), "{text}");
         }
         let der = parse_x509_pem(good.as_bytes()).unwrap().1.contents;

@@ -1,10 +1,10 @@
 //! Strict checks of the signing requests of other clusters: a certificate for the wrong name gives
 //! away this cluster.
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use x509_parser::{
     certification_request::X509CertificationRequest,
     oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME},
-    pem::parse_x509_pem,
     prelude::FromDer,
     public_key::PublicKey,
     x509::X509Name,
@@ -27,21 +27,22 @@ pub fn requested(
     is_signed: impl FnOnce(&[u8]) -> bool,
 ) -> Result<Subject, InvalidSigningRequest> {
     let framed = pem.trim().strip_prefix(BEGIN).and_then(|text| text.strip_suffix(END));
-    if framed.is_none_or(|text| text.contains('-') || !text.starts_with(['\r', '\n'])) {
-        return Err(InvalidSigningRequest("it is not exactly one CERTIFICATE REQUEST in PEM"));
-    }
-    let (_, block) =
-        parse_x509_pem(pem.as_bytes()).map_err(|_| InvalidSigningRequest("it is not PEM"))?;
-    let (rest, request) = X509CertificationRequest::from_der(&block.contents)
+    let body = framed
+        .filter(|text| !text.contains('-') && text.starts_with(['\r', '\n']))
+        .ok_or(InvalidSigningRequest("it is not exactly one CERTIFICATE REQUEST in PEM"))?;
+    // Stricter than PEM parsers, which skip lines and characters that are not base64.
+    let body: String = body.split_ascii_whitespace().collect();
+    let der = BASE64_STANDARD.decode(body).map_err(|_| InvalidSigningRequest("it is not PEM"))?;
+    let (rest, request) = X509CertificationRequest::from_der(&der)
         .map_err(|_| InvalidSigningRequest("it is not a PKCS#10 request"))?;
     if !rest.is_empty() {
         return Err(InvalidSigningRequest("there is data after the request"));
     }
-    if !is_signed(&block.contents) {
+    if !is_signed(&der) {
         return Err(InvalidSigningRequest("it is not signed with its own key"));
     }
     // The bytes around the signed part are not signed, and parsed less strictly.
-    if as_der(&request) != block.contents {
+    if as_der(&request) != der {
         return Err(InvalidSigningRequest("it is not in canonical DER"));
     }
     let info = &request.certification_request_info;

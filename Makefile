@@ -70,7 +70,7 @@ test-long: image ## Long tests: ten minutes of fuzzing, many property-test cases
 test-unit: toolchain run-unit run-doc ## Unit and property tests: no root, no clusters
 
 .PHONY: fuzz
-fuzz: toolchain run-fuzz ## Fuzz the parsers of external input, a minute in total; FUZZ_SECONDS=600 for longer
+fuzz: toolchain run-fuzz ## Fuzz the parsers of external input, the same inputs each time; FUZZ_SECONDS=600 for new ones
 
 .PHONY: test-control-plane
 test-control-plane: prepare ## Tests against a real API server and etcd

@@ -8,16 +8,18 @@ use kube::{
     Api, Client, ResourceExt,
     runtime::reflector::{ObjectRef, Store},
 };
-use tombolo_api::names::REPLICATED_FROM_LABEL;
 use tombolo_api::{
     ClusterIdentity, ClusterName, discovery::ForeignCluster, offloading::NamespaceOffloading,
     sharing::ResourceOffer, virtualkubelet::NamespaceMap,
 };
 use tombolo_core::offloading::{
-    MapAction, MapInput, Target, desired_mapping, is_ours, map_action, map_to_apply,
-    must_be_deleted, target,
+    MapAction, MapInput, Target, desired_mapping, map_action, map_to_apply, must_be_deleted, target,
 };
-use tombolo_core::{tenant::namespace_of, view::Offer};
+use tombolo_core::{
+    owner::belongs_to,
+    tenant::namespace_of,
+    view::{Map, Offer},
+};
 use tombolo_runtime::{
     observe::{Change, IndexBy, Watched},
     queue::{self, Queue, queue},
@@ -58,8 +60,6 @@ struct State {
     offers: Arc<Watched<ResourceOffer>>,
     offloadings: Arc<Watched<NamespaceOffloading>>,
     peers: Peers,
-    /// The maps of this cluster by tenant namespace.
-    ours: IndexBy<String, NamespaceMap>,
 }
 
 impl State {
@@ -70,8 +70,7 @@ impl State {
         Self {
             client: ctx.client.clone(),
             home: ctx.settings.cluster_name.clone(),
-            peers: Peers::new(&clusters, &nodes, &offers),
-            ours: maps.index_by(|map| map.namespace().filter(|_| is_ours(map))),
+            peers: Peers::new(&clusters, &nodes, &offers, &ctx.settings.cluster_name),
             offloadings: watches.of(),
             clusters,
             maps,
@@ -104,7 +103,7 @@ impl State {
         tokio::join!(
             self.peers.synced(),
             self.nodes.synced(),
-            self.ours.synced(),
+            self.maps.synced(),
             self.offloadings.synced(),
         );
     }
@@ -116,14 +115,13 @@ impl State {
         if let (MapAction::Keep, Some(peer)) = (action, &peer) {
             self.keep(namespace, peer).await?;
         }
-        let ours = self.ours.get(namespace);
+        let ours = self.maps.get(namespace, self.home.as_str());
+        let ours = ours.filter(|map| must_be_deleted(&Map::from_resource(map), action));
+        let Some(map) = ours else { return Ok(()) };
         let api: Api<NamespaceMap> = Api::namespaced(self.client.clone(), namespace);
-        for map in ours.iter().filter(|map| must_be_deleted(map, action)) {
-            let name = map.name_any();
-            let deleted = writer::delete_if_same(&api, &name, map.uid().as_deref()).await;
-            deleted.map_err(|error| Error::Delete(namespace.to_owned(), name, error))?;
-        }
-        Ok(())
+        let name = map.name_any();
+        let deleted = writer::delete_if_same(&api, &name, map.uid().as_deref()).await;
+        deleted.map_err(|error| Error::Delete(namespace.to_owned(), name, error))
     }
 
     async fn keep(&self, namespace: &str, peer: &Peer) -> Result<(), Error> {
@@ -157,6 +155,7 @@ struct Peers {
     offers_by_node: IndexBy<String, ResourceOffer>,
     nodes: Store<Node>,
     all: Store<ResourceOffer>,
+    us: ClusterName,
 }
 
 /// A cluster that offers resources.
@@ -171,13 +170,17 @@ impl Peers {
         clusters: &Watched<ForeignCluster>,
         nodes: &Watched<Node>,
         offers: &Watched<ResourceOffer>,
+        us: &ClusterName,
     ) -> Self {
+        let home = us.clone();
         Self {
             clusters: clusters.index_by(|cluster| namespace_of(cluster).map(str::to_owned)),
-            offers: offers.index_by(|offer| offer.namespace().filter(|_| is_theirs(offer))),
+            offers: offers
+                .index_by(move |offer| offer.namespace().filter(|_| is_theirs(offer, &home))),
             offers_by_node: offers.index_by(|offer| virtual_node(offer).map(str::to_owned)),
             nodes: nodes.index().clone(),
             all: offers.index().clone(),
+            us: us.clone(),
         }
     }
 
@@ -210,7 +213,7 @@ impl Peers {
         if !change.is_of(MapInput::of) {
             return Vec::new();
         }
-        let offers = self.all.state_filter(is_theirs);
+        let offers = self.all.state_filter(|offer| is_theirs(offer, &self.us));
         let namespaces = offers.iter().filter_map(|offer| offer.namespace());
         let is_concerned = |namespace: &String| {
             let target = self.at(namespace).map(|peer| peer.target());
@@ -230,8 +233,8 @@ impl Peer {
     }
 }
 
-fn is_theirs(offer: &ResourceOffer) -> bool {
-    offer.labels().contains_key(REPLICATED_FROM_LABEL)
+fn is_theirs(offer: &ResourceOffer, us: &ClusterName) -> bool {
+    !belongs_to(&offer.name_any(), us)
 }
 
 fn virtual_node(offer: &ResourceOffer) -> Option<&str> {

@@ -15,6 +15,7 @@ use tombolo_api::names::{
     MADE_FOR_ANNOTATION, NAMESPACE, NAMESPACE_OFFLOADING, SCHEDULING, SCHEDULING_LABEL,
 };
 use tombolo_api::{
+    ClusterName,
     offloading::{NamespaceOffloading, NamespaceOffloadingSpec},
     virtualkubelet::NamespaceMap,
 };
@@ -73,6 +74,7 @@ struct State {
     offloadings: Arc<Watched<NamespaceOffloading>>,
     bindings: Watched<RoleBinding>,
     maps: Arc<Watched<NamespaceMap>>,
+    us: ClusterName,
     /// The maps of this cluster by the local namespaces in them.
     maps_of: IndexBy<String, NamespaceMap>,
 }
@@ -80,12 +82,14 @@ struct State {
 impl State {
     fn new(ctx: &Context) -> Self {
         let maps = ctx.watches.of();
+        let (us, home) = (ctx.settings.cluster_name.clone(), ctx.settings.cluster_name.clone());
         Self {
+            us,
             client: ctx.client.clone(),
             namespaces: ctx.watches.of(),
             offloadings: ctx.watches.of(),
             bindings: Watched::new(Api::all(ctx.client.clone()), named(KUBELET_ROLE_BINDING)),
-            maps_of: maps.index_by(reported_namespaces),
+            maps_of: maps.index_by(move |map| reported_namespaces(map, &home)),
             maps,
         }
     }
@@ -95,7 +99,10 @@ impl State {
         self.namespaces.enqueue(queue, |namespace| [namespace.name_any()]);
         self.offloadings.enqueue(queue, ResourceExt::namespace);
         self.bindings.enqueue(queue, ResourceExt::namespace);
-        self.maps.enqueue_changes(queue, |change| changed_namespaces(change.before, change.after));
+        let us = self.us.clone();
+        self.maps.enqueue_changes(queue, move |change| {
+            changed_namespaces(change.before, change.after, &us)
+        });
     }
 
     async fn synced(&self) {
@@ -111,7 +118,7 @@ impl State {
         let name = namespace.name_any();
         let offloading = self.offloadings.get(&name, NAMESPACE_OFFLOADING);
         let maps = self.maps_of.get(&name);
-        let maps: Vec<_> = maps.iter().filter_map(|map| PeerMap::of(map)).collect();
+        let maps: Vec<_> = maps.iter().filter_map(|map| PeerMap::of(map, &self.us)).collect();
         let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), &name);
         match namespace_step(namespace, offloading.as_deref(), &maps) {
             NamespaceStep::Create => create(&api, name).await,

@@ -15,7 +15,7 @@ use tombolo_api::{
 use tombolo_core::{
     network::{Action, Gateway, Local, TenantState, answer_to},
     tenant::{id_of, peer_of},
-    view::Request,
+    view::{Config, Endpoint, Request},
 };
 use tombolo_runtime::{
     observe::{Watched, Watches, named},
@@ -123,21 +123,17 @@ impl Network {
                 let applied = writer::apply(&configs, MANAGER, &config).await;
                 applied.map(drop).map_err(failed("apply NetworkConfig", tenant.namespace, &name))
             }
-            Action::Delete(there) => {
-                let name = there.name.clone().unwrap_or_default();
+            Action::Delete { name, uid } => {
                 info!(peer = %tenant.peer, "deleting the NetworkConfig: the peering has ended");
-                writer::delete_if_same(&configs, &name, there.uid.as_deref()).await.map_err(failed(
-                    "delete NetworkConfig",
-                    tenant.namespace,
-                    &name,
-                ))
+                let deleted = writer::delete_if_same(&configs, name, uid).await;
+                deleted.map_err(failed("delete NetworkConfig", tenant.namespace, name))
             }
         }
     }
 
     /// Writes the translated CIDRs of the peer into the status of its NetworkConfig.
     async fn answer(&self, tenant: &Tenant<'_>) -> Result<Option<Subnets>, Error> {
-        let Some(theirs) = tenant.seen.their_config(&tenant.local, tenant.peer) else {
+        let Some(theirs) = tenant.seen.their_config(&tenant.local) else {
             return Ok(None);
         };
         let (pods, external) = (theirs.spec.pod_cidr, theirs.spec.external_cidr);
@@ -145,12 +141,14 @@ impl Network {
             Ok(names) => names,
             Err(source) => {
                 let note = source.to_string();
-                self.context.events.warning(theirs, "NoFreeCIDR", &note).await;
+                if let Some(config) = self.objects.configs.get(tenant.namespace, theirs.name) {
+                    self.context.events.warning(&*config, "NoFreeCIDR", &note).await;
+                }
                 return Err(Error::Reserve { peer: tenant.peer.clone(), source });
             }
         };
-        if let Some(status) = answer_to(theirs, &names) {
-            let name = theirs.name_any();
+        if let Some(status) = answer_to(&theirs, &names) {
+            let name = theirs.name;
             info!(
                 peer = %tenant.peer,
                 %pods,
@@ -159,9 +157,9 @@ impl Network {
                 translated_external = %names.remote_nat_external_cidr,
                 "reserved translated CIDRs for the peer"
             );
-            writer::apply_status(&self.configs(tenant), MANAGER, &name, &status)
+            writer::apply_status(&self.configs(tenant), MANAGER, name, &status)
                 .await
-                .map_err(failed("write the status of NetworkConfig", tenant.namespace, &name))?;
+                .map_err(failed("write the status of NetworkConfig", tenant.namespace, name))?;
         }
         Ok(Some(names))
     }
@@ -287,8 +285,8 @@ impl Found {
             namespace,
             foreign_cluster: self.cluster.as_deref(),
             requests: self.requests.iter().map(|it| Request::from_resource(it)).collect(),
-            configs: self.configs.iter().map(AsRef::as_ref).collect(),
-            endpoints: self.endpoints.iter().map(AsRef::as_ref).collect(),
+            configs: self.configs.iter().map(|it| Config::from_resource(it)).collect(),
+            endpoints: self.endpoints.iter().map(|it| Endpoint::from_resource(it)).collect(),
         }
     }
 }

@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::{
-    api::core::v1::{Node, Pod},
+    api::core::v1::{Namespace, Node, Pod},
     apimachinery::pkg::api::resource::Quantity,
 };
 use kube::{Api, Resource, ResourceExt, api::ObjectMeta, runtime::reflector::Store};
 use tokio::{sync::Mutex, time::timeout};
 use tombolo_api::{
+    ClusterId,
     config::{ClusterConfig, SharingConfig},
     discovery::{RequestState, ResourceRequest},
     names::{CLUSTER_CONFIG, REPLICATE_TO_LABEL},
@@ -18,7 +19,8 @@ use tombolo_api::{
 };
 use tombolo_core::{
     offer::{answer, free, is_due, is_offered_to_other_peer, quota, refresh_delay},
-    replicate::received_from,
+    owner::belongs_to,
+    tenant::peer_of,
     view::{Offer, Request},
 };
 use tombolo_runtime::{
@@ -46,29 +48,38 @@ pub async fn run(context: Arc<Context>) {
         nodes: observer.share(watches.of()),
         pods: observer.share(watches.of()),
         requests: watches.of(),
+        namespaces: watches.of(),
         offers: watches.of(),
         turn: Mutex::default(),
         configs: watches.of(),
         context: context.clone(),
     };
-    state.requests.enqueue(&queue, |request| is_received(request).then(|| key(request)));
+    state.requests.enqueue(&queue, |request| [key(request)]);
     let requests = state.requests.clone();
     state.offers.enqueue(&queue, move |offer| {
-        let namespace = offer.namespace();
-        received_requests(&requests, |request| request.namespace() == namespace)
+        let namespace = offer.namespace().unwrap_or_default();
+        requests.within(&namespace).iter().map(|request| key(&**request)).collect::<Vec<_>>()
     });
     let requests = state.requests.clone();
-    state.configs.enqueue(&queue, move |_| received_requests(&requests, |_| true));
+    state.configs.enqueue(&queue, move |_| all_of(&requests));
+    let requests = state.requests.clone();
+    state.namespaces.enqueue(&queue, move |namespace| {
+        let of_tenant = requests.within(&namespace.name_any());
+        of_tenant.iter().map(|request| key(&**request)).collect::<Vec<_>>()
+    });
     let follow_free_resources = async {
         let mut changes = std::pin::pin!(throttled(observer.changes()));
         while changes.next().await.is_some() {
-            received_requests(&state.requests, |_| true)
-                .into_iter()
-                .for_each(|it| queue.enqueue(it));
+            all_of(&state.requests).into_iter().for_each(|it| queue.enqueue(it));
         }
     };
     let work = queue::run("offer", receiver, async |(namespace, name)| {
-        tokio::join!(observer.synced(), state.configs.synced(), state.offers.synced());
+        tokio::join!(
+            observer.synced(),
+            state.configs.synced(),
+            state.namespaces.synced(),
+            state.offers.synced(),
+        );
         match state.requests.get(&namespace, &name) {
             Some(request) => reconcile(&request, &state).await,
             None => Ok(()),
@@ -82,25 +93,19 @@ struct State {
     nodes: Store<Node>,
     pods: Store<Pod>,
     requests: Arc<Watched<ResourceRequest>>,
+    namespaces: Arc<Watched<Namespace>>,
     offers: Arc<Watched<ResourceOffer>>,
     turn: Mutex<()>,
     configs: Arc<Watched<ClusterConfig>>,
 }
 
-fn is_received(request: &ResourceRequest) -> bool {
-    received_from(request.meta()).is_some()
-}
-
-fn received_requests(
-    requests: &Watched<ResourceRequest>,
-    which: impl Fn(&ResourceRequest) -> bool,
-) -> Vec<Key> {
-    let found = requests.index().state_filter(|request| is_received(request) && which(request));
-    found.iter().map(|request| key(&**request)).collect()
+fn all_of(requests: &Watched<ResourceRequest>) -> Vec<Key> {
+    requests.all().iter().map(|request| key(&**request)).collect()
 }
 
 async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), ObjectError> {
     let view = Request::from_resource(request);
+    let Some(requester) = state.requester(&view) else { return Ok(()) };
     if view.is_deleted && view.state != RequestState::Refused {
         return Ok(());
     }
@@ -136,7 +141,7 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Objec
     let _turn = state.turn.lock().await;
     let quota = state.quota(&sharing, &namespace);
     if is_due(offer.as_ref().map(Offer::from_resource).as_ref(), &quota) {
-        let offer = forge(context, request, quota);
+        let offer = forge(context, request, &requester, quota);
         writer::apply(&offers, MANAGER, &offer)
             .await
             .map_err(failed("apply ResourceOffer", ours))?;
@@ -146,6 +151,13 @@ async fn reconcile(request: &ResourceRequest, state: &State) -> Result<(), Objec
 }
 
 impl State {
+    /// The cluster that has sent a request: the peer of the tenant namespace.
+    fn requester(&self, request: &Request<'_>) -> Option<ClusterId> {
+        let namespace = self.namespaces.get("", request.namespace)?;
+        let ours = belongs_to(request.name, &self.context.settings.cluster_name);
+        peer_of(&namespace).filter(|_| !ours)
+    }
+
     fn sharing(&self) -> SharingConfig {
         let config = self.configs.get("", CLUSTER_CONFIG);
         config.map(|config| config.spec.sharing.clone()).unwrap_or_default()
@@ -181,13 +193,14 @@ impl State {
 fn forge(
     context: &Context,
     request: &ResourceRequest,
+    requester: &ClusterId,
     hard: BTreeMap<String, Quantity>,
 ) -> ResourceOffer {
-    let requester = received_from(request.meta()).unwrap_or_default().to_owned();
+    let labels = BTreeMap::from([(REPLICATE_TO_LABEL.to_owned(), requester.to_string())]);
     ResourceOffer {
         metadata: ObjectMeta {
             name: Some(context.settings.cluster_name.to_string()),
-            labels: Some(BTreeMap::from([(REPLICATE_TO_LABEL.to_owned(), requester)])),
+            labels: Some(labels),
             owner_references: request.controller_owner_ref(&()).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },

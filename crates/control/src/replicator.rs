@@ -4,30 +4,29 @@
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use kube::{
-    Api, Resource, ResourceExt,
-    api::ObjectMeta,
-    core::NamespaceResourceScope,
-    runtime::{reflector::Store, watcher},
+    Api, Resource, ResourceExt, api::ObjectMeta, core::NamespaceResourceScope,
+    runtime::reflector::Store,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tombolo_api::{
-    ClusterId,
+    ClusterId, ClusterName,
     discovery::{ForeignCluster, ResourceRequest},
-    names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL, REPLICATOR_FINALIZER},
+    names::{REPLICATED_FROM_LABEL, REPLICATOR_FINALIZER},
     net::NetworkConfig,
     sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
+    owner::belongs_to,
     peering::is_authenticated,
     replicate::{self, Original, Step},
     tenant::namespace_of,
 };
 use tombolo_runtime::{
     finalizer,
-    observe::{Observer, Watched},
+    observe::{Observer, Watched, named},
     queue::{self, queue},
     remote::{NoIdentity, Remote},
     task::Tasks,
@@ -136,8 +135,8 @@ impl Pair {
 
     async fn copy<K: Replicated>(self) {
         let (queue, receiver) = queue();
-        let us = &self.context.settings.cluster_id;
-        let theirs = watcher::Config::default().labels(&format!("{REPLICATED_FROM_LABEL}={us}"));
+        let us = &self.context.settings.cluster_name;
+        let theirs = named(us.as_str());
         let there = Api::<K>::namespaced(self.remote.client.clone(), &self.remote.namespace);
         let copies = Watched::new(there.clone(), theirs);
         copies.enqueue(&queue, |copy| [copy.name_any()]);
@@ -159,22 +158,21 @@ impl Pair {
     }
 
     fn originals(&self) -> Originals {
-        let cluster = self.remote.cluster.cluster_id.clone();
-        Originals { namespace: self.local.clone(), cluster }
+        let us = self.context.settings.cluster_name.clone();
+        Originals { namespace: self.local.clone(), us }
     }
 }
 
 /// Selects the objects of this cluster that are replicated to a peer.
 struct Originals {
     namespace: String,
-    cluster: ClusterId,
+    us: ClusterName,
 }
 
 impl Originals {
     fn has<K: Replicated>(&self, object: &K) -> bool {
         object.namespace().as_ref() == Some(&self.namespace)
-            && object.labels().get(REPLICATE_TO_LABEL).map(String::as_str)
-                == Some(self.cluster.as_str())
+            && belongs_to(&object.name_any(), &self.us)
     }
 }
 

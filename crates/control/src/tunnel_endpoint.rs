@@ -38,7 +38,7 @@ async fn settle(
 ) -> Result<(), Error> {
     note_local_names(network, tenant, names).await?;
     make(network, tenant, names).await?;
-    if tenant.seen.is_over(&tenant.local, tenant.peer) {
+    if tenant.seen.is_over(&tenant.local) {
         network.ipam.release(tenant.peer.clone()).await?;
     }
     Ok(())
@@ -50,7 +50,7 @@ async fn note_local_names(
     tenant: &Tenant<'_>,
     names: Option<&Subnets>,
 ) -> Result<(), Error> {
-    let (Some(_), Some(answer)) = (names, tenant.seen.answer(tenant.peer)) else { return Ok(()) };
+    let (Some(_), Some(answer)) = (names, tenant.seen.answer(&tenant.local)) else { return Ok(()) };
     let (Some(pods), Some(external)) = (answer.pod_cidr_nat, answer.external_cidr_nat) else {
         return Ok(());
     };
@@ -78,12 +78,11 @@ async fn make(
                 .map(drop)
                 .map_err(failed("apply the status of TunnelEndpoint", &name))
         }
-        Action::Delete(there) => {
-            let name = there.name.clone().unwrap_or_default();
+        Action::Delete { name, uid } => {
             info!(peer = %tenant.peer, "deleting the TunnelEndpoint: there is no peering");
-            writer::delete_if_same(&endpoints, &name, there.uid.as_deref())
+            writer::delete_if_same(&endpoints, name, uid)
                 .await
-                .map_err(failed("delete TunnelEndpoint", &name))
+                .map_err(failed("delete TunnelEndpoint", name))
         }
     }
 }

@@ -14,7 +14,7 @@ use kube::{
 };
 use tombolo_api::names::{FINALIZER, HOME_NAMESPACE_ANNOTATION, REMOTE_CLUSTER_ID_LABEL};
 use tombolo_api::{
-    ClusterId, ClusterName, discovery::ResourceRequest, sharing::ResourceOffer,
+    ClusterId, ClusterIdentity, discovery::ResourceRequest, sharing::ResourceOffer,
     virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
@@ -23,7 +23,7 @@ use tombolo_core::{
         ReceivedMapStep, Twin, TwinPlan, classify, deletion_due_in, home_cluster, received_map_step,
     },
     tenant::peer_of,
-    view::{Offer, Request},
+    view::{Map, Offer, Request},
 };
 use tombolo_runtime::{
     finalizer,
@@ -77,7 +77,7 @@ const POD_SECURITY: &str = "baseline";
 
 struct State {
     client: Client,
-    us: ClusterName,
+    us: ClusterIdentity,
     maps: Arc<Watched<NamespaceMap>>,
     namespaces: Arc<Watched<Namespace>>,
     offers: Arc<Watched<ResourceOffer>>,
@@ -96,12 +96,14 @@ impl State {
         let watches = &ctx.watches;
         let (maps, namespaces) = (watches.of(), watches.of());
         let requests = watches.of::<ResourceRequest>();
+        let us = ctx.settings.cluster();
+        let name = us.cluster_name.clone();
         Self {
             client: ctx.client.clone(),
-            us: ctx.settings.cluster_name.clone(),
             bindings: Bindings::new(&ctx.client),
-            concerned: Concerned::new(&namespaces, &maps),
-            received: maps.index_by(|map| map.namespace().filter(|_| is_received(map))),
+            concerned: Concerned::new(&namespaces, &maps, &name),
+            received: maps.index_by(move |map| map.namespace().filter(|_| is_received(map, &name))),
+            us,
             requests_in: requests.index_by(ResourceExt::namespace),
             twins: namespaces.index_by(home_cluster),
             offers: watches.of(),
@@ -135,20 +137,23 @@ impl State {
     /// cluster that is: the labels of a map are written by its sender.
     async fn reconcile(&self, tenant: &str) -> Result<Requeue, Error> {
         let namespace = self.namespaces.get("", tenant);
-        let Some(home) = namespace.and_then(|namespace| peer_of(&namespace)) else {
+        let home = namespace.and_then(|namespace| peer_of(&namespace));
+        let Some(home) = home.filter(|home| *home != self.us.cluster_id) else {
             return Ok(Requeue::OnChange);
         };
         let maps = self.received.get(tenant);
         let requests = self.requests_in.get(tenant);
-        let stage = stage(&self.us, requests.iter().map(|request| Request::from_resource(request)));
-        let offer = self.offers.get(tenant, self.us.as_str());
+        let us = &self.us.cluster_name;
+        let stage = stage(us, requests.iter().map(|request| Request::from_resource(request)));
+        let offer = self.offers.get(tenant, us.as_str());
         let offer = offer.as_deref().map(Offer::from_resource);
         let now = Timestamp::now();
         let mut outcome = Ok(());
         for map in &maps {
             let namespaces = self.namespaces_for(map, &home);
             let existing = namespaces.iter().map(|(name, it)| (name.clone(), classify(it, &home)));
-            let next = received_map_step(map, stage, offer.as_ref(), &existing.collect(), now);
+            let view = Map::from_resource(map);
+            let next = received_map_step(&view, stage, offer.as_ref(), &existing.collect(), now);
             let guest = Guest { home: &home, tenant, stage, namespaces };
             outcome = outcome.and(self.follow(map, next, &guest).await);
         }

@@ -14,6 +14,7 @@ pub mod node;
 pub mod offer;
 pub mod offer_stage;
 pub mod offloading;
+pub mod owner;
 pub mod peering;
 pub mod plan;
 pub mod quantity;

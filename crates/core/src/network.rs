@@ -5,24 +5,23 @@ mod condition;
 mod gateway;
 
 use jiff::Timestamp;
-use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use tombolo_api::{
     Cidr, ClusterId, ClusterIdentity, Reference,
     discovery::{ForeignCluster, ForeignClusterStatus, Network, Related, RequestState},
     names::REPLICATE_TO_LABEL,
     net::{
-        BackendType, ConnectionStatus, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus,
-        Subnets, TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus,
+        BackendType, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, Subnets,
+        TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus,
     },
 };
 
 use self::condition::tunnel_condition;
 pub use self::gateway::Gateway;
 use crate::{
+    owner::belongs_to,
     peering::is_authenticated,
-    replicate::{comes_from, goes_to},
     translate::{CidrTranslation, Mismatch, nat},
-    view::Request,
+    view::{Config, Endpoint, Request},
 };
 
 /// The network of this cluster.
@@ -38,6 +37,12 @@ pub struct Local {
     pub gateway: Option<Gateway>,
 }
 
+impl Local {
+    fn owns(&self, name: &str) -> bool {
+        belongs_to(name, &self.cluster.cluster_name)
+    }
+}
+
 /// The objects in the tenant namespace of a peer, and its ForeignCluster.
 #[derive(Clone, Debug, Default)]
 pub struct TenantState<'a> {
@@ -48,9 +53,9 @@ pub struct TenantState<'a> {
     /// All requests.
     pub requests: Vec<Request<'a>>,
     /// All NetworkConfigs.
-    pub configs: Vec<&'a NetworkConfig>,
+    pub configs: Vec<Config<'a>>,
     /// All TunnelEndpoints.
-    pub endpoints: Vec<&'a TunnelEndpoint>,
+    pub endpoints: Vec<Endpoint<'a>>,
 }
 
 /// The next action for an object.
@@ -61,25 +66,32 @@ pub enum Action<'a, T> {
     /// Apply it.
     Apply(T),
     /// Delete it.
-    Delete(&'a ObjectMeta),
+    Delete {
+        /// Its name.
+        name: &'a str,
+        /// Its uid.
+        uid: Option<&'a str>,
+    },
 }
 
 impl<'a> TenantState<'a> {
     /// The next action for the NetworkConfig of this cluster to the peer.
     pub fn own_config(&self, local: &Local, peer: &ClusterId) -> Action<'a, NetworkConfig> {
-        let there = self.configs.iter().copied().find(|config| goes_to(*config, peer));
+        let there = self.configs.iter().find(|config| local.owns(config.name));
         match there {
-            Some(there) if is_terminating(there) => Action::None,
-            Some(there) if !self.wants_peering(peer) => Action::Delete(&there.metadata),
+            Some(there) if there.is_deleted => Action::None,
+            Some(there) if !self.wants_peering(local) => {
+                Action::Delete { name: there.name, uid: there.uid }
+            }
             there => {
                 let may_send =
-                    self.is_accepted(peer) && self.foreign_cluster.is_some_and(is_authenticated);
+                    self.is_accepted() && self.foreign_cluster.is_some_and(is_authenticated);
                 if there.is_none() && !may_send {
                     return Action::None;
                 }
                 let Some(gateway) = &local.gateway else { return Action::None };
                 let wanted = network_config(local, gateway, peer, self.namespace);
-                if there.is_some_and(|there| there.spec == wanted.spec) {
+                if there.is_some_and(|there| *there.spec == wanted.spec) {
                     return Action::None;
                 }
                 Action::Apply(wanted)
@@ -88,28 +100,27 @@ impl<'a> TenantState<'a> {
     }
 
     /// The NetworkConfig of the peer to this cluster.
-    pub fn their_config(&self, local: &Local, peer: &ClusterId) -> Option<&'a NetworkConfig> {
+    pub fn their_config(&self, local: &Local) -> Option<Config<'a>> {
         self.configs.iter().copied().find(|config| {
-            comes_from(*config, peer)
+            !local.owns(config.name)
                 && config.spec.cluster_id == local.cluster.cluster_id
-                && !is_terminating(*config)
+                && !config.is_deleted
         })
     }
 
     /// The peer's answer to this cluster's NetworkConfig. An answer to earlier CIDRs is ignored. An
     /// answer that does not name the CIDRs is taken as current.
-    pub fn answer(&self, peer: &ClusterId) -> Option<&'a NetworkConfigStatus> {
-        let config = self.sent_config(peer)?;
-        let status = config.status.as_ref()?;
+    pub fn answer(&self, local: &Local) -> Option<&'a NetworkConfigStatus> {
+        let status = self.sent_config(local)?.answer?;
         let is_same = |answered: Option<Cidr>, sent| answered.is_none_or(|cidr| cidr == sent);
-        let is_current = is_same(status.pod_cidr, config.spec.pod_cidr)
-            && is_same(status.external_cidr, config.spec.external_cidr);
+        let is_current = is_same(status.pod_cidr, local.pod_cidr)
+            && is_same(status.external_cidr, local.external_cidr);
         (status.processed && is_current).then_some(status)
     }
 
     /// Whether neither side has a NetworkConfig any more: the translated CIDRs can be freed.
-    pub fn is_over(&self, local: &Local, peer: &ClusterId) -> bool {
-        self.sent_config(peer).is_none() && self.their_config(local, peer).is_none()
+    pub fn is_over(&self, local: &Local) -> bool {
+        self.sent_config(local).is_none() && self.their_config(local).is_none()
     }
 
     /// The next action for the TunnelEndpoint. `subnets` has the translated CIDRs of the peer in
@@ -120,20 +131,19 @@ impl<'a> TenantState<'a> {
         peer: &ClusterId,
         subnets: Option<&Subnets>,
     ) -> Action<'a, TunnelEndpoint> {
-        let there =
-            self.endpoints.iter().copied().find(|endpoint| endpoint.spec.cluster_id == *peer);
-        if there.is_some_and(is_terminating) {
+        let there = self.endpoint(peer);
+        if there.is_some_and(|there| there.is_deleted) {
             return Action::None;
         }
         if let Some(there) = there
-            && self.is_over(local, peer)
+            && self.is_over(local)
         {
-            return Action::Delete(&there.metadata);
+            return Action::Delete { name: there.name, uid: there.uid };
         }
         let (Some(theirs), Some(ours), Ok(Some([pods, external])), Some(subnets), Some(identity)) = (
-            self.their_config(local, peer),
-            self.sent_config(peer),
-            self.own_translations(peer),
+            self.their_config(local),
+            &local.gateway,
+            self.own_translations(local),
             subnets,
             self.identity(),
         ) else {
@@ -153,7 +163,7 @@ impl<'a> TenantState<'a> {
         wanted.metadata.namespace = Some(self.namespace.to_owned());
         if let Some(there) = there {
             // A peer has one TunnelEndpoint, even if its cluster name has changed.
-            wanted.metadata.name = there.metadata.name.clone();
+            wanted.metadata.name = Some(there.name.to_owned());
         }
         wanted.status = Some(TunnelEndpointStatus {
             local_pod_cidr: Some(pods.real()),
@@ -162,11 +172,11 @@ impl<'a> TenantState<'a> {
             local_nat_external_cidr: Some(nat(external.real(), external.translated())),
             remote_nat_pod_cidr: Some(subnets.remote_nat_pod_cidr),
             remote_nat_external_cidr: Some(subnets.remote_nat_external_cidr),
-            local_tunnel_public_ip: Some(ours.spec.endpoint_ip),
+            local_tunnel_public_ip: Some(ours.endpoint_ip),
             remote_tunnel_public_ip: Some(theirs.spec.endpoint_ip),
             ..TunnelEndpointStatus::default()
         });
-        if there.is_some_and(|there| is_same_endpoint(there, &wanted)) {
+        if there.is_some_and(|there| is_same_endpoint(&there, &wanted)) {
             return Action::None;
         }
         Action::Apply(wanted)
@@ -181,23 +191,26 @@ impl<'a> TenantState<'a> {
     ) -> Option<ForeignClusterStatus> {
         // The first status is written by the controller of ForeignClusters.
         let before = self.foreign_cluster?.status.as_ref()?;
-        let theirs = self.their_config(local, peer);
-        let endpoint = self.endpoints.iter().copied().find(|it| it.spec.cluster_id == *peer);
+        let theirs = self.their_config(local);
+        let ours = self.sent_config(local);
+        let endpoint = self.endpoint(peer);
+        let of_config =
+            |config: Option<Config<'_>>| related(config.map(|it| (it.namespace, it.name)));
         let network = Network {
-            local_network_config: Some(related(self.sent_config(peer))),
-            remote_network_config: Some(related(theirs)),
-            tunnel_endpoint: Some(related(endpoint)),
+            local_network_config: Some(of_config(ours)),
+            remote_network_config: Some(of_config(theirs)),
+            tunnel_endpoint: Some(related(endpoint.map(|it| (it.namespace, it.name)))),
         };
         let state = condition::State {
             peer: &self.identity()?.cluster_name,
-            wanted: self.wants_peering(peer),
-            accepted: self.is_accepted(peer),
+            wanted: self.wants_peering(local),
+            accepted: self.is_accepted(),
             gateway: local.gateway.is_some(),
-            sent: self.sent_config(peer).is_some(),
-            answered: self.answer(peer).is_some(),
+            sent: ours.is_some(),
+            answered: self.answer(local).is_some(),
             received: theirs.is_some(),
-            mismatch: self.own_translations(peer).err(),
-            connection: endpoint.map(|it| it.status.as_ref()?.connection.as_ref()),
+            mismatch: self.own_translations(local).err(),
+            connection: endpoint.map(|it| it.connection),
         };
         let condition = tunnel_condition(&state, before, now);
         let is_same =
@@ -210,42 +223,37 @@ impl<'a> TenantState<'a> {
     }
 
     /// The translations of this cluster's PodCIDR and ExternalCIDR in the peer, once answered.
-    fn own_translations(&self, peer: &ClusterId) -> Result<Option<[CidrTranslation; 2]>, Mismatch> {
-        let (Some(config), Some(answer)) = (self.sent_config(peer), self.answer(peer)) else {
-            return Ok(None);
-        };
+    fn own_translations(&self, local: &Local) -> Result<Option<[CidrTranslation; 2]>, Mismatch> {
+        let Some(answer) = self.answer(local) else { return Ok(None) };
         let (Some(pods), Some(external)) = (answer.pod_cidr_nat, answer.external_cidr_nat) else {
             return Ok(None);
         };
         Ok(Some([
-            CidrTranslation::from_nat(config.spec.pod_cidr, pods)?,
-            CidrTranslation::from_nat(config.spec.external_cidr, external)?,
+            CidrTranslation::from_nat(local.pod_cidr, pods)?,
+            CidrTranslation::from_nat(local.external_cidr, external)?,
         ]))
     }
 
-    fn sent_config(&self, peer: &ClusterId) -> Option<&'a NetworkConfig> {
-        self.configs
-            .iter()
-            .copied()
-            .find(|config| goes_to(*config, peer) && !is_terminating(*config))
+    fn sent_config(&self, local: &Local) -> Option<Config<'a>> {
+        self.configs.iter().copied().find(|config| local.owns(config.name) && !config.is_deleted)
+    }
+
+    fn endpoint(&self, peer: &ClusterId) -> Option<Endpoint<'a>> {
+        self.endpoints.iter().copied().find(|endpoint| endpoint.spec.cluster_id == *peer)
     }
 
     /// Whether a request to the peer is not refused, or a request in either direction is accepted.
-    fn wants_peering(&self, peer: &ClusterId) -> bool {
+    fn wants_peering(&self, local: &Local) -> bool {
         let requested = |request: Request<'_>| {
-            request.sent_to == Some(peer.as_str()) && request.state != RequestState::Refused
+            local.owns(request.name) && request.state != RequestState::Refused
         };
-        self.is_accepted(peer) || self.requests().any(requested)
+        self.is_accepted() || self.requests().any(requested)
     }
 
     /// Whether a request in either direction is accepted. From then on the peer accepts a
     /// NetworkConfig.
-    fn is_accepted(&self, peer: &ClusterId) -> bool {
-        let peer = Some(peer.as_str());
-        self.requests().any(|request| {
-            (request.sent_to == peer || request.received_from == peer)
-                && request.state == RequestState::Accepted
-        })
+    fn is_accepted(&self) -> bool {
+        self.requests().any(|request| request.state == RequestState::Accepted)
     }
 
     fn requests(&self) -> impl Iterator<Item = Request<'a>> {
@@ -258,7 +266,7 @@ impl<'a> TenantState<'a> {
 }
 
 /// The answer to the NetworkConfig of a peer. `None` if its status needs no change.
-pub fn answer_to(config: &NetworkConfig, subnets: &Subnets) -> Option<NetworkConfigStatus> {
+pub fn answer_to(config: &Config<'_>, subnets: &Subnets) -> Option<NetworkConfigStatus> {
     let status = NetworkConfigStatus {
         processed: true,
         pod_cidr_nat: Some(subnets.remote_nat_pod_cidr),
@@ -266,13 +274,7 @@ pub fn answer_to(config: &NetworkConfig, subnets: &Subnets) -> Option<NetworkCon
         pod_cidr: Some(config.spec.pod_cidr),
         external_cidr: Some(config.spec.external_cidr),
     };
-    (config.status.as_ref() != Some(&status)).then_some(status)
-}
-
-/// Whether the tunnel is connected.
-pub fn is_connected(endpoint: &TunnelEndpoint) -> bool {
-    let connection = endpoint.status.as_ref().and_then(|status| status.connection.as_ref());
-    connection.is_some_and(|it| it.status == Some(ConnectionStatus::Connected))
+    (config.answer != Some(&status)).then_some(status)
 }
 
 fn network_config(
@@ -297,9 +299,9 @@ fn network_config(
     config
 }
 
-fn is_same_endpoint(there: &TunnelEndpoint, wanted: &TunnelEndpoint) -> bool {
-    let networks = |endpoint: &TunnelEndpoint| {
-        endpoint.status.clone().map(|status| TunnelEndpointStatus {
+fn is_same_endpoint(there: &Endpoint<'_>, wanted: &TunnelEndpoint) -> bool {
+    let networks = |status: Option<&TunnelEndpointStatus>| {
+        status.cloned().map(|status| TunnelEndpointStatus {
             phase: None,
             connection: None,
             gateway_ip: None,
@@ -310,21 +312,16 @@ fn is_same_endpoint(there: &TunnelEndpoint, wanted: &TunnelEndpoint) -> bool {
             ..status
         })
     };
-    there.spec == wanted.spec && networks(there) == networks(wanted)
+    *there.spec == wanted.spec && networks(there.status) == networks(wanted.status.as_ref())
 }
 
-fn related<K: Resource>(object: Option<&K>) -> Related {
-    Related {
-        available: object.is_some(),
-        reference: object.map(|object| Reference {
-            name: object.name_any(),
-            namespace: object.namespace().unwrap_or_default(),
-        }),
-    }
-}
-
-fn is_terminating<K: Resource>(object: &K) -> bool {
-    object.meta().deletion_timestamp.is_some()
+/// A reference to an object by its namespace and name.
+fn related(object: Option<(&str, &str)>) -> Related {
+    let reference = object.map(|(namespace, name)| Reference {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+    });
+    Related { available: object.is_some(), reference }
 }
 
 #[cfg(test)]

@@ -16,12 +16,12 @@ use k8s_openapi::{
 use tombolo_api::{
     ClusterId, ClusterIdentity,
     names::{CLUSTER_ID_LABEL, TYPE_LABEL, VIRTUAL_NODE, VIRTUAL_NODE_TAINT, virtual_node},
-    virtualkubelet::{MappingPhase, NamespaceMap},
+    virtualkubelet::MappingPhase,
 };
 
 use crate::{
     quantity::is_equal,
-    view::{Offer, Peer},
+    view::{Map, Offer, Peer},
 };
 
 /// Why a virtual node is not ready.
@@ -114,24 +114,23 @@ pub struct Namespaces {
     pub desired: BTreeSet<String>,
 }
 
-/// The twin namespaces of a NamespaceMap.
-pub fn namespaces(map: Option<&NamespaceMap>) -> Namespaces {
+/// The twin namespaces of a NamespaceMap of this cluster. The provider writes what it reports: a
+/// twin is in use only if this cluster desires it, and by the desired name.
+pub fn namespaces(map: Option<&Map<'_>>) -> Namespaces {
     let Some(map) = map else {
         return Namespaces::default();
     };
-    let over = map.metadata.deletion_timestamp.is_some();
     let mut namespaces = Namespaces::default();
-    for (home, twin) in map.status.iter().flat_map(|status| &status.current_mapping) {
+    for (home, twin) in map.reported {
+        let is_desired = map.desired.get(home) == Some(&twin.remote_namespace);
         let place = match twin.phase {
-            MappingPhase::Accepted if !over => &mut namespaces.active,
+            MappingPhase::Accepted if is_desired => &mut namespaces.active,
             MappingPhase::Accepted | MappingPhase::Terminating => &mut namespaces.terminating,
             MappingPhase::Refused => continue,
         };
         place.insert(home.clone(), twin.remote_namespace.clone());
     }
-    if !over {
-        namespaces.desired = map.spec.desired_mapping.keys().cloned().collect();
-    }
+    namespaces.desired = map.desired.keys().cloned().collect();
     namespaces
 }
 
@@ -337,6 +336,7 @@ mod tests {
         discovery::{ForeignCluster, TenantNamespace, condition},
         names::KUBELET_FINALIZER,
         sharing::ResourceOffer,
+        virtualkubelet::NamespaceMap,
     };
 
     use super::*;
@@ -442,14 +442,31 @@ mod tests {
             .unwrap()
         };
         let pair = |home: &str, there: &str| (home.to_owned(), there.to_owned());
-        let now = namespaces(Some(&map(json!({ "name": "rome" }))));
+        let namespaces = |map: &NamespaceMap| namespaces(Some(&Map::from_resource(map)));
+        let now = namespaces(&map(json!({ "name": "rome" })));
         assert_eq!(now.active, [pair("shop", "shop-rome")].into());
         assert_eq!(now.terminating, [pair("old", "old-rome")].into());
         assert_eq!(now.desired, ["shop".to_owned()].into());
         let later = "2026-01-01T00:00:00Z";
-        let now = namespaces(Some(&map(json!({ "name": "rome", "deletionTimestamp": later }))));
+        let now = namespaces(&map(json!({ "name": "rome", "deletionTimestamp": later })));
         assert_eq!(now.terminating, [pair("old", "old-rome"), pair("shop", "shop-rome")].into());
         assert!(now.active.is_empty() && now.desired.is_empty());
+    }
+
+    #[test]
+    fn a_provider_can_add_no_namespace_and_choose_no_name() {
+        let map: NamespaceMap = serde_json::from_value(json!({
+            "metadata": { "name": "rome" },
+            "spec": { "desiredMapping": { "shop": "shop-rome", "web": "web-rome" } },
+            "status": { "currentMapping": {
+                "shop": { "remoteNamespace": "elsewhere", "phase": "Accepted" },
+                "web": { "remoteNamespace": "web-rome", "phase": "Accepted" },
+                "payroll": { "remoteNamespace": "payroll-rome", "phase": "Accepted" },
+            } },
+        }))
+        .unwrap();
+        let now = namespaces(Some(&Map::from_resource(&map)));
+        assert_eq!(now.active, [("web".to_owned(), "web-rome".to_owned())].into());
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub fn answer(request: &Request<'_>, sharing: &SharingConfig) -> Option<RequestS
 /// `namespace`. An offer has the name of the cluster that created it, so objects that a peer puts
 /// into its tenant namespace don't reduce the quota of others.
 pub fn is_offered_to_other_peer(offer: &Offer<'_>, us: &str, namespace: &str) -> bool {
-    offer.name == us && offer.namespace != namespace && offer.sent_to.is_some()
+    offer.name == us && offer.namespace != namespace
 }
 
 /// The quota to offer of the free resources. The quotas of `others`, the offers to other peers, are
@@ -169,9 +169,7 @@ fn requests(pod: &Pod) -> Amounts {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::{
-        discovery::ResourceRequest, names::REPLICATE_TO_LABEL, sharing::ResourceOffer,
-    };
+    use tombolo_api::{discovery::ResourceRequest, sharing::ResourceOffer};
 
     use super::*;
 
@@ -309,9 +307,9 @@ mod tests {
 
     #[test]
     fn only_own_offers_to_other_peers_count() {
-        let offer = |name: &str, namespace: &str, label: &str| -> ResourceOffer {
+        let offer = |name: &str, namespace: &str| -> ResourceOffer {
             serde_json::from_value(json!({
-                "metadata": { "name": name, "namespace": namespace, "labels": { label: "id" } },
+                "metadata": { "name": name, "namespace": namespace },
                 "spec": { "clusterID": "id", "resourceQuota": { "hard": {} } },
             }))
             .unwrap()
@@ -319,9 +317,8 @@ mod tests {
         let counts = |offer: &ResourceOffer| {
             is_offered_to_other_peer(&Offer::from_resource(offer), "milan", "tenant-rome")
         };
-        assert!(counts(&offer("milan", "tenant-paris", REPLICATE_TO_LABEL)));
-        assert!(!counts(&offer("milan", "tenant-rome", REPLICATE_TO_LABEL)), "the offer itself");
-        assert!(!counts(&offer("paris", "tenant-paris", REPLICATE_TO_LABEL)), "created by a peer");
-        assert!(!counts(&offer("milan", "tenant-paris", "liqo.io/replicated-from")));
+        assert!(counts(&offer("milan", "tenant-paris")));
+        assert!(!counts(&offer("milan", "tenant-rome")), "the offer itself");
+        assert!(!counts(&offer("paris", "tenant-paris")), "created by a peer");
     }
 }

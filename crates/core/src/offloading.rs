@@ -17,7 +17,7 @@ use tombolo_api::{ClusterIdentity, ClusterName};
 
 use crate::{digest, node, offer_stage::OfferStage, view::Offer};
 
-pub use map::{MapInput, is_ours, map_to_apply, must_be_deleted};
+pub use map::{MapInput, map_to_apply, must_be_deleted};
 pub use namespace::{NamespaceStep, namespace_step};
 pub use received::{ReceivedMapStep, deletion_due_in, received_map_step};
 pub use selector::selects;

@@ -1,12 +1,7 @@
 //! Replication of custom resources to a peer: the spec is copied to the peer, the status is copied
 //! back, and a deletion is repeated there.
 
-use kube::{Resource, core::ObjectMeta};
 use serde_json::Value;
-use tombolo_api::{
-    ClusterId,
-    names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
-};
 
 /// The next step for one object and its copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,26 +31,6 @@ pub struct Original<'a> {
     pub guarded: bool,
 }
 
-/// Id of the cluster to which an object is replicated.
-pub fn sent_to(meta: &ObjectMeta) -> Option<&str> {
-    meta.labels.as_ref()?.get(REPLICATE_TO_LABEL).map(String::as_str)
-}
-
-/// Id of the cluster from which an object is replicated.
-pub fn received_from(meta: &ObjectMeta) -> Option<&str> {
-    meta.labels.as_ref()?.get(REPLICATED_FROM_LABEL).map(String::as_str)
-}
-
-/// Whether an object is an original of this cluster, replicated to this peer.
-pub fn goes_to(object: &impl Resource, peer: &ClusterId) -> bool {
-    sent_to(object.meta()) == Some(peer.as_str())
-}
-
-/// Whether an object is a copy, replicated from this peer.
-pub fn comes_from(object: &impl Resource, peer: &ClusterId) -> bool {
-    received_from(object.meta()) == Some(peer.as_str())
-}
-
 /// The next step for `original` and its `copy` in the peer.
 pub fn next(original: Original<'_>, copy: Option<&Value>) -> Step {
     let deleting = is_deleting(original.object);
@@ -81,7 +56,6 @@ fn is_deleting(object: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::json;
 
     use super::*;
@@ -132,22 +106,5 @@ mod tests {
         let original = object("a", "");
         assert_eq!(next(&original, true, Some(&deleting(object("a", "")))), Step::Wait);
         assert_eq!(next(&original, true, None), Step::Copy);
-    }
-
-    #[test]
-    fn labels_distinguish_originals_from_copies() {
-        let labelled = |label: &str| ConfigMap {
-            metadata: ObjectMeta {
-                labels: Some([(label.to_owned(), "milan-id".to_owned())].into()),
-                ..ObjectMeta::default()
-            },
-            ..ConfigMap::default()
-        };
-        let (milan, turin) = ("milan-id".parse().unwrap(), "turin-id".parse().unwrap());
-        let (original, copy) = (labelled(REPLICATE_TO_LABEL), labelled(REPLICATED_FROM_LABEL));
-        assert!(goes_to(&original, &milan) && !comes_from(&original, &milan));
-        assert!(comes_from(&copy, &milan) && !goes_to(&copy, &milan));
-        assert!(!goes_to(&original, &turin) && !comes_from(&copy, &turin));
-        assert!(!goes_to(&ConfigMap::default(), &milan));
     }
 }

@@ -9,22 +9,22 @@ use kube::{
 };
 use tokio::sync::watch;
 use tombolo_api::{
-    ClusterId, ClusterIdentity,
-    discovery::ForeignCluster,
-    names::{REPLICATE_TO_LABEL, REPLICATED_FROM_LABEL},
-    net::TunnelEndpoint,
-    sharing::ResourceOffer,
-    virtualkubelet::NamespaceMap,
+    ClusterId, ClusterIdentity, ClusterName, discovery::ForeignCluster, net::TunnelEndpoint,
+    sharing::ResourceOffer, virtualkubelet::NamespaceMap,
 };
 use tombolo_core::{
     node::{self, Namespaces},
     offer_stage::{End, OfferStage},
     tenant::namespace_of,
     translate::{Mismatch, Networks, PeerNetworks},
-    view::{Offer, Peer},
+    view::{Map, Offer, Peer},
 };
 use tombolo_runtime::{
-    observe::Observer, remote::Remotes, settings::Settings, shutdown::Shutdown, task::Tasks,
+    observe::{Observer, named},
+    remote::Remotes,
+    settings::Settings,
+    shutdown::Shutdown,
+    task::Tasks,
 };
 use tracing::warn;
 
@@ -39,7 +39,7 @@ type Key = (String, String);
 
 /// Runs all virtual nodes until shutdown.
 pub(crate) async fn run(client: Client, settings: Settings, gate: Arc<Gate>, shutdown: Shutdown) {
-    let state = State::new(&client);
+    let state = State::new(&client, &settings.cluster_name);
     let shared = Shared {
         remotes: Remotes::new(client.clone()),
         homes: Arc::new(Homes::new(client.clone())),
@@ -97,15 +97,17 @@ struct Snapshot {
 }
 
 impl State {
-    fn new(client: &Client) -> Self {
+    /// Offers of peers and maps of this cluster, `us`: objects belong to the cluster after which
+    /// they are named.
+    fn new(client: &Client, us: &ClusterName) -> Self {
         let mut observer = Observer::new();
-        let copies = watcher::Config::default().labels(REPLICATED_FROM_LABEL);
-        let originals = watcher::Config::default().labels(REPLICATE_TO_LABEL);
         let all = watcher::Config::default;
+        let theirs = all().fields(&format!("metadata.name!={us}"));
+        let ours = named(us.as_str());
         Self {
-            offers: observer.watch(Api::all(client.clone()), copies),
+            offers: observer.watch(Api::all(client.clone()), theirs),
             clusters: observer.watch(Api::all(client.clone()), all()),
-            maps: observer.watch(Api::all(client.clone()), originals),
+            maps: observer.watch(Api::all(client.clone()), ours),
             tunnels: observer.watch(Api::all(client.clone()), all()),
             observer,
         }
@@ -165,7 +167,8 @@ impl State {
         let identity = node::provider(&view, peer.as_ref())?;
         let maps = self.maps.state();
         let map = maps.iter().find(|map| map.namespace().as_deref() == Some(view.namespace));
-        let Namespaces { active, terminating, desired } = node::namespaces(map.map(|map| &**map));
+        let map = map.map(|map| Map::from_resource(map));
+        let Namespaces { active, terminating, desired } = node::namespaces(map.as_ref());
         let not_ready = node::health(peer.as_ref()).err();
         Some(Snapshot {
             networks: networks.get(&identity.cluster_id).copied(),

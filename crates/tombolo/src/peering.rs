@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::{reflector::Store, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource as _, ResourceExt, api::ObjectMeta};
+use tombolo_api::ClusterName;
 use tombolo_api::discovery::{
     AuthStatus, ForeignCluster, RequestState, ResourceRequest, condition as conditions,
 };
@@ -14,9 +15,10 @@ use tombolo_api::sharing::ResourceOffer;
 use tombolo_api::virtualkubelet::NamespaceMap;
 use tombolo_core::node;
 use tombolo_core::offer_stage::{End, OfferStage};
+use tombolo_core::owner::belongs_to;
 use tombolo_core::peering::{self, Milestone, Outgoing};
-use tombolo_core::replicate::{comes_from, goes_to};
-use tombolo_core::view::{Offer, Request};
+use tombolo_core::tenant::namespace_of;
+use tombolo_core::view::{Endpoint, Offer, Request};
 
 use crate::watching::{Watches, condition};
 
@@ -87,13 +89,29 @@ impl Peering {
             return view;
         };
         let id = &identity.cluster_id;
-        view.request = self.requests.state().into_iter().find(|o| goes_to(o.as_ref(), id));
-        view.offer = self.offers.state().into_iter().find(|o| comes_from(o.as_ref(), id));
-        view.map = self.maps.state().into_iter().find(|o| goes_to(o.as_ref(), id));
+        let ours = ours_in(&cluster, &identity.cluster_name);
+        let theirs = |offer: &Arc<ResourceOffer>| {
+            offer.namespace().as_deref() == namespace_of(&cluster)
+                && belongs_to(&offer.name_any(), &identity.cluster_name)
+        };
+        view.request = self.requests.state().into_iter().find(|it| ours(it.meta()));
+        view.offer = self.offers.state().into_iter().find(theirs);
+        view.map = self.maps.state().into_iter().find(|it| ours(it.meta()));
         view.tunnel = self.tunnels.state().into_iter().find(|t| t.spec.cluster_id == *id);
         let node = node::name(identity, view.offer().as_ref());
         view.node = self.nodes.state().into_iter().find(|n| n.name_any() == node);
         view
+    }
+}
+
+/// Selects the objects of this cluster in the tenant namespace of a peer.
+fn ours_in<'a>(
+    cluster: &'a ForeignCluster,
+    peer: &'a ClusterName,
+) -> impl Fn(&ObjectMeta) -> bool + 'a {
+    move |meta| {
+        meta.namespace.as_deref() == namespace_of(cluster)
+            && meta.name.as_deref().is_some_and(|name| !belongs_to(name, peer))
     }
 }
 
@@ -239,7 +257,8 @@ impl View {
             offer: self.offer(),
             namespaces: self.map.is_some(),
         };
-        Milestone::missing(&there, self.tunnel.as_deref(), self.node.as_deref())
+        let tunnel = self.tunnel.as_deref().map(Endpoint::from_resource);
+        Milestone::missing(&there, tunnel.as_ref(), self.node.as_deref())
     }
 
     fn offer(&self) -> Option<Offer<'_>> {

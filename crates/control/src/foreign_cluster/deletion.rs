@@ -46,7 +46,7 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
         // Everything else belongs to the entry that is made for the new request.
         let ours =
             list.iter().any(|request| request_on_unpeer(request, us) == RequestOnUnpeer::Wait);
-        return Ok(!ours && !tenant::has_borrowed(client, &tenant_name).await?);
+        return Ok(!ours && !tenant::has_borrowed(client, &tenant_name, us).await?);
     }
     let waiting = refuse(context, &requests, &list).await?;
     if waiting || tenant::has_peering(client, &tenant_name, us).await? {

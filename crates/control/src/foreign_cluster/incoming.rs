@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
@@ -15,7 +15,7 @@ use tombolo_api::{
 };
 use tombolo_core::{
     discovery::{self, incoming, kind, replaced_request},
-    replicate::received_from,
+    owner::belongs_to,
     tenant::peer_of,
     view::Request,
 };
@@ -36,13 +36,15 @@ use crate::{
 pub(super) async fn run(context: Arc<Context>) {
     let (queue, receiver) = queue();
     let requests = context.watches.of::<ResourceRequest>();
-    let from_elsewhere = |request: &ResourceRequest| received_from(request.meta()).is_some();
-    requests.enqueue(&queue, move |request| from_elsewhere(request).then(|| key(request)));
+    let us = context.settings.cluster_name.clone();
+    let from_elsewhere = move |request: &ResourceRequest| !belongs_to(&request.name_any(), &us);
+    let is_received = from_elsewhere.clone();
+    requests.enqueue(&queue, move |request| is_received(request).then(|| key(request)));
     let known = context.watches.of::<ForeignCluster>();
     let all = requests.clone();
     // Once the entry of an earlier request is gone, the next one can be created.
     known.enqueue(&queue, move |_| {
-        let all = all.index().state_filter(from_elsewhere);
+        let all = all.index().state_filter(&from_elsewhere);
         all.iter().map(|request| key(&**request)).collect::<Vec<_>>()
     });
     let work = queue::run("incoming-peering", receiver, async |(namespace, name)| {

@@ -23,8 +23,7 @@ use tombolo_api::{
     discovery::{ForeignCluster, ResourceRequest},
     names::{
         AUTH_NAMESPACE, CONTROL_ACCOUNT, CONTROL_TENANT_ROLE, IDENTITY_SECRET,
-        KEPT_UNTIL_ANNOTATION, KUBELET_ACCOUNT, KUBELET_TENANT_ROLE, NAMESPACE, REPLICATE_TO_LABEL,
-        REPLICATED_FROM_LABEL,
+        KEPT_UNTIL_ANNOTATION, KUBELET_ACCOUNT, KUBELET_TENANT_ROLE, NAMESPACE,
     },
     net::{NetworkConfig, TunnelEndpoint},
     sharing::ResourceOffer,
@@ -187,18 +186,23 @@ pub(crate) async fn has_peering(
 }
 
 /// Whether this cluster still uses resources of the other one.
-pub(crate) async fn has_borrowed(client: &Client, namespace: &str) -> Result<bool, Error> {
-    Ok(has::<ResourceOffer>(client, namespace, REPLICATED_FROM_LABEL).await?
-        || has::<NamespaceMap>(client, namespace, REPLICATE_TO_LABEL).await?)
+pub(crate) async fn has_borrowed(
+    client: &Client,
+    namespace: &str,
+    us: &ClusterName,
+) -> Result<bool, Error> {
+    Ok(has::<ResourceOffer>(client, namespace, &format!("metadata.name!={us}")).await?
+        || has::<NamespaceMap>(client, namespace, &format!("metadata.name={us}")).await?)
 }
 
-async fn has<K>(client: &Client, namespace: &str, label: &str) -> Result<bool, Error>
+/// Whether there is an object that the field selector selects.
+async fn has<K>(client: &Client, namespace: &str, fields: &str) -> Result<bool, Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: Clone + Debug + DeserializeOwned,
 {
     let api = Api::<K>::namespaced(client.clone(), namespace);
-    let found = api.list_metadata(&ListParams::default().labels(label).limit(1)).await;
+    let found = api.list_metadata(&ListParams::default().fields(fields).limit(1)).await;
     let found = found.map_err(failed(format!("list objects in {namespace}")))?;
     if let Some(object) = found.iter().next() {
         debug!(namespace, kind = %K::kind(&()), name = object.name_any(), "object of the peering still exists");

@@ -7,8 +7,8 @@ use kube::{
     ResourceExt,
     runtime::reflector::{ObjectRef, Store},
 };
-use tombolo_api::{ClusterId, names::REPLICATED_FROM_LABEL, virtualkubelet::NamespaceMap};
-use tombolo_core::{offloading::home_cluster, tenant::peer_of};
+use tombolo_api::{ClusterId, ClusterName, virtualkubelet::NamespaceMap};
+use tombolo_core::{offloading::home_cluster, owner::belongs_to, tenant::peer_of};
 use tombolo_runtime::observe::{Change, IndexBy, Watched};
 
 #[derive(Clone)]
@@ -21,12 +21,17 @@ pub(super) struct Concerned {
 }
 
 impl Concerned {
-    pub fn new(namespaces: &Watched<Namespace>, maps: &Watched<NamespaceMap>) -> Self {
+    pub fn new(
+        namespaces: &Watched<Namespace>,
+        maps: &Watched<NamespaceMap>,
+        us: &ClusterName,
+    ) -> Self {
+        let us = us.clone();
         Self {
             namespaces: namespaces.index().clone(),
             tenants: namespaces.index_by(peer_of),
-            maps: maps.index_by(|map| {
-                let names = map.spec.desired_mapping.values().filter(|_| is_received(map));
+            maps: maps.index_by(move |map| {
+                let names = map.spec.desired_mapping.values().filter(|_| is_received(map, &us));
                 names.cloned().collect::<BTreeSet<_>>()
             }),
         }
@@ -58,6 +63,6 @@ impl Concerned {
 }
 
 /// Whether the map is from another cluster.
-pub(super) fn is_received(map: &NamespaceMap) -> bool {
-    map.labels().contains_key(REPLICATED_FROM_LABEL)
+pub(super) fn is_received(map: &NamespaceMap, us: &ClusterName) -> bool {
+    !belongs_to(&map.name_any(), us)
 }

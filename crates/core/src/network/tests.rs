@@ -1,12 +1,12 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
 use tombolo_api::{
     NatCidr,
     discovery::{
         ForeignClusterSpec, ResourceRequest, ResourceRequestSpec, ResourceRequestStatus,
         condition::{AUTHENTICATED, TUNNEL_ENDPOINT},
     },
-    names::REPLICATED_FROM_LABEL,
-    net::Connection,
+    net::{Connection, ConnectionStatus},
 };
 
 use super::*;
@@ -38,7 +38,7 @@ fn a_config_is_not_sent_before_acceptance_and_deleted_after_a_refusal() {
     assert_eq!(scene.state().own_config(&rome(), &milan()), Action::None, "it exists already");
     scene.requests[0].status =
         Some(ResourceRequestStatus { state: RequestState::Refused, ..Default::default() });
-    assert!(matches!(scene.state().own_config(&rome(), &milan()), Action::Delete(_)));
+    assert!(matches!(scene.state().own_config(&rome(), &milan()), Action::Delete { .. }));
 }
 
 #[test]
@@ -71,8 +71,9 @@ fn a_config_is_applied_only_if_it_differs() {
 #[test]
 fn without_a_peering_the_config_is_deleted() {
     let scene = Scene { requests: vec![], ..peered() };
-    let Action::Delete(meta) = scene.state().own_config(&rome(), &milan()) else { panic!() };
-    assert_eq!(meta.name.as_deref(), Some("rome"));
+    let state = scene.state();
+    let Action::Delete { name, .. } = state.own_config(&rome(), &milan()) else { panic!() };
+    assert_eq!(name, "rome");
 }
 
 #[test]
@@ -132,19 +133,39 @@ fn the_tunnel_endpoint_is_deleted_with_the_second_config() {
     let mut scene = connected(ConnectionStatus::Connected);
     scene.configs.remove(0);
     assert_eq!(scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets())), Action::None);
-    assert!(!scene.state().is_over(&rome(), &milan()));
+    assert!(!scene.state().is_over(&rome()));
     scene.configs[0].metadata.deletion_timestamp = Some(Time(now()));
-    assert!(scene.state().is_over(&rome(), &milan()));
+    assert!(scene.state().is_over(&rome()));
     let state = scene.state();
-    let Action::Delete(meta) = state.tunnel_endpoint(&rome(), &milan(), None) else { panic!() };
-    assert_eq!(meta.name.as_deref(), Some("milan"));
+    let action = state.tunnel_endpoint(&rome(), &milan(), None);
+    let Action::Delete { name, .. } = action else { panic!() };
+    assert_eq!(name, "milan");
 }
 
 #[test]
 fn a_config_for_another_cluster_is_not_answered() {
     let mut scene = peered();
     scene.configs[1].spec.cluster_id = "turin-id".parse().unwrap();
-    assert_eq!(scene.state().their_config(&rome(), &milan()), None);
+    assert_eq!(scene.state().their_config(&rome()), None);
+}
+
+#[test]
+fn labels_of_a_peer_do_not_make_its_config_ours() {
+    let mut scene = peered();
+    let theirs = &mut scene.configs[1];
+    theirs.metadata.labels = Some([(REPLICATE_TO_LABEL.into(), "milan-id".into())].into());
+    theirs.spec.pod_cidr = cidr("10.66.0.0/16");
+    theirs.status = peered().configs[0].status.clone();
+    scene.configs.swap(0, 1);
+    assert_eq!(scene.state().own_config(&rome(), &milan()), Action::None);
+    let act = scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets()));
+    let Action::Apply(endpoint) = act else { panic!() };
+    let status = endpoint.status.unwrap();
+    assert_eq!(status.local_pod_cidr, Some(rome().pod_cidr), "from our own settings");
+    scene.requests[0].metadata.name = Some("milan".into());
+    scene.requests[0].status = None;
+    let Action::Delete { name, .. } = scene.state().own_config(&rome(), &milan()) else { panic!() };
+    assert_eq!(name, "rome", "a request of milan is not ours");
 }
 
 #[test]
@@ -156,13 +177,13 @@ fn an_answer_to_other_cidrs_is_ignored() {
         status.pod_cidr = pods.map(|text| text.parse().unwrap());
         status.external_cidr = external.map(|text| text.parse().unwrap());
     };
-    assert!(scene.state().answer(&milan()).is_some(), "it does not name the CIDRs");
+    assert!(scene.state().answer(&rome()).is_some(), "it does not name the CIDRs");
     let (pods, external) = (sent.pod_cidr.to_string(), sent.external_cidr.to_string());
     say(&mut scene, Some(&pods), Some(&external));
-    assert!(scene.state().answer(&milan()).is_some());
+    assert!(scene.state().answer(&rome()).is_some());
     for (pods, external) in [("10.99.0.0/16", external.as_str()), (&pods, "10.99.0.0/16")] {
         say(&mut scene, Some(pods), Some(external));
-        assert_eq!(scene.state().answer(&milan()), None);
+        assert_eq!(scene.state().answer(&rome()), None);
         let act = scene.state().tunnel_endpoint(&rome(), &milan(), Some(&subnets()));
         assert_eq!(act, Action::None, "the tunnel waits for the new answer");
     }
@@ -171,16 +192,17 @@ fn an_answer_to_other_cidrs_is_ignored() {
 #[test]
 fn an_answer_is_given_once() {
     let mut config = peered().configs.remove(1);
-    let answer = answer_to(&config, &subnets()).unwrap();
+    let answer_to = |config: &NetworkConfig| answer_to(&Config::from_resource(config), &subnets());
+    let answer = answer_to(&config).unwrap();
     assert!(answer.processed);
     assert_eq!(answer.pod_cidr_nat, Some("10.8.0.0/16".parse().unwrap()));
     assert_eq!(answer.external_cidr_nat, Some(NatCidr::None));
     assert_eq!(answer.pod_cidr, Some(config.spec.pod_cidr), "the answer names the CIDR");
     assert_eq!(answer.external_cidr, Some(config.spec.external_cidr));
     config.status = Some(answer);
-    assert_eq!(answer_to(&config, &subnets()), None);
+    assert_eq!(answer_to(&config), None);
     config.spec.pod_cidr = "10.99.0.0/16".parse().unwrap();
-    assert!(answer_to(&config, &subnets()).is_some(), "another CIDR is answered again");
+    assert!(answer_to(&config).is_some(), "another CIDR is answered again");
 }
 
 #[test]
@@ -295,8 +317,8 @@ impl Scene {
             namespace: "liqo-tenant-milan",
             foreign_cluster: Some(&self.foreign_cluster),
             requests: self.requests.iter().map(Request::from_resource).collect(),
-            configs: self.configs.iter().collect(),
-            endpoints: self.endpoints.iter().collect(),
+            configs: self.configs.iter().map(Config::from_resource).collect(),
+            endpoints: self.endpoints.iter().map(Endpoint::from_resource).collect(),
         }
     }
 }
@@ -314,7 +336,7 @@ fn peered() -> Scene {
     });
     let mut theirs = ours.clone();
     theirs.metadata.name = Some("milan".into());
-    theirs.metadata.labels = Some([(REPLICATED_FROM_LABEL.into(), "milan-id".into())].into());
+    theirs.metadata.labels = None;
     theirs.spec.cluster_id = rome().cluster.cluster_id;
     theirs.status = None;
     Scene { requests: vec![accepted_by_milan()], configs: vec![ours, theirs], ..Scene::default() }
@@ -341,7 +363,7 @@ fn subnets() -> Subnets {
 }
 
 fn request_to_milan() -> ResourceRequest {
-    request("rome", REPLICATE_TO_LABEL)
+    request("rome")
 }
 
 fn accepted_by_milan() -> ResourceRequest {
@@ -350,17 +372,15 @@ fn accepted_by_milan() -> ResourceRequest {
 }
 
 fn request_from_milan() -> ResourceRequest {
-    request("milan", REPLICATED_FROM_LABEL)
+    request("milan")
 }
 
-fn request(name: &str, label: &str) -> ResourceRequest {
+fn request(name: &str) -> ResourceRequest {
     let spec = ResourceRequestSpec {
         cluster_identity: identity(name),
         auth_url: "https://192.0.2.1".into(),
     };
-    let mut request = ResourceRequest::new(name, spec);
-    request.metadata.labels = Some([(label.to_owned(), "milan-id".to_owned())].into());
-    request
+    ResourceRequest::new(name, spec)
 }
 
 fn rome() -> Local {

@@ -8,15 +8,11 @@ use tombolo_api::virtualkubelet::{NamespaceMap, NamespaceMapSpec};
 use tombolo_api::{ClusterId, ClusterName};
 
 use super::{MapAction, Target, selects};
+use crate::view::Map;
 
-/// Whether this cluster has created the map.
-pub fn is_ours(map: &NamespaceMap) -> bool {
-    replicate_to(map).is_some()
-}
-
-/// Whether to delete a map: only those of this cluster that are not being deleted yet.
-pub fn must_be_deleted(map: &NamespaceMap, action: MapAction) -> bool {
-    is_ours(map) && action == MapAction::Remove && map.metadata.deletion_timestamp.is_none()
+/// Whether to delete a map of this cluster: only if that has not happened yet.
+pub fn must_be_deleted(map: &Map<'_>, action: MapAction) -> bool {
+    action == MapAction::Remove && !map.is_deleted
 }
 
 /// The map to apply for a peer. `None` if the existing one needs no change, or is being deleted: it
@@ -28,9 +24,8 @@ pub fn map_to_apply(
     have: Option<&NamespaceMap>,
 ) -> Option<NamespaceMap> {
     let is_done = |have: &NamespaceMap| {
-        let terminating = have.metadata.deletion_timestamp.is_some();
-        terminating
-            || have.spec.desired_mapping == desired && replicate_to(have) == Some(peer.as_str())
+        let map = Map::from_resource(have);
+        map.is_deleted || *map.desired == desired && replicate_to(have) == Some(peer.as_str())
     };
     if have.is_some_and(is_done) {
         return None;
@@ -89,7 +84,6 @@ mod tests {
         let map = apply("milan-id", None).unwrap();
         assert_eq!(map.metadata.name.as_deref(), Some("rome"));
         assert_eq!(map.spec.desired_mapping, desired());
-        assert!(is_ours(&map));
         assert_eq!(apply("milan-id", Some(&map)), None);
         assert!(apply("other-id", Some(&map)).is_some(), "another peer");
         let mut other = map.clone();
@@ -99,18 +93,15 @@ mod tests {
     }
 
     #[test]
-    fn only_maps_of_this_cluster_are_deleted() {
+    fn a_map_is_deleted_once() {
         let map = apply("milan-id", None).unwrap();
+        let must_be_deleted =
+            |map: &NamespaceMap, action| must_be_deleted(&Map::from_resource(map), action);
         assert!(must_be_deleted(&map, MapAction::Remove));
         for action in [MapAction::Keep, MapAction::Drain] {
             assert!(!must_be_deleted(&map, action));
         }
-        assert!(
-            !must_be_deleted(&terminating(map.clone()), MapAction::Remove),
-            "it is deleted already"
-        );
-        let theirs = NamespaceMap::new("milan", map.spec);
-        assert!(!must_be_deleted(&theirs, MapAction::Remove));
+        assert!(!must_be_deleted(&terminating(map), MapAction::Remove), "it is deleted already");
     }
 
     #[test]

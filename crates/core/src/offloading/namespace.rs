@@ -64,6 +64,7 @@ mod tests {
     use tombolo_api::virtualkubelet::NamespaceMap;
 
     use super::*;
+    use crate::view::Map;
 
     const DELETED: Option<&str> = Some("2026-01-01T00:00:00Z");
 
@@ -126,7 +127,8 @@ mod tests {
             } },
         }))
         .unwrap();
-        let left = [PeerMap { cluster: "milan-id".parse().unwrap(), map: &map }];
+        let left =
+            [PeerMap { cluster: "milan-id".parse().unwrap(), map: Map::from_resource(&map) }];
         for namespace in [namespace(None, None), namespace(Some("true"), DELETED)] {
             let terminating = offloading(Some(ENABLED_LABEL), DELETED);
             let drains = namespace_step(&namespace, Some(&terminating), &left);

@@ -3,11 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use tombolo_api::names::FINALIZER;
-use tombolo_api::virtualkubelet::NamespaceMap;
 
 use super::twin::{Existing, TwinPlan, twins};
-use crate::{identity::Stage, view::Offer};
+use crate::{
+    identity::Stage,
+    view::{Map, Offer},
+};
 
 /// The next step for a NamespaceMap received from a peer.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,15 +24,14 @@ pub enum ReceivedMapStep {
 /// Decides by the stage of the peering and by `offer`, the offer of this cluster to the peer.
 /// `existing` as for [`twins`].
 pub fn received_map_step(
-    map: &NamespaceMap,
+    map: &Map<'_>,
     stage: Stage,
     offer: Option<&Offer<'_>>,
     existing: &BTreeMap<String, Existing>,
     now: Timestamp,
 ) -> ReceivedMapStep {
-    if map.metadata.deletion_timestamp.is_none() {
-        let mut finalizers = map.metadata.finalizers.iter().flatten();
-        if !finalizers.any(|finalizer| finalizer == FINALIZER) {
+    if !map.is_deleted {
+        if !map.is_guarded {
             return ReceivedMapStep::AddFinalizer;
         }
         if is_overdue(stage, offer, now) {
@@ -74,7 +74,7 @@ fn time_left(offer: &Offer<'_>, now: Timestamp) -> Option<SignedDuration> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::sharing::ResourceOffer;
+    use tombolo_api::{names::FINALIZER, sharing::ResourceOffer, virtualkubelet::NamespaceMap};
 
     use super::*;
 
@@ -142,7 +142,8 @@ mod tests {
         let offer = offer(None);
         let offer = Offer::from_resource(&offer);
         let decide = |map: &NamespaceMap, stage| {
-            received_map_step(map, stage, Some(&offer), &BTreeMap::new(), at("12:00:00"))
+            let map = Map::from_resource(map);
+            received_map_step(&map, stage, Some(&offer), &BTreeMap::new(), at("12:00:00"))
         };
         let mine = ["example.com/mine"];
         assert_eq!(decide(&map(&mine, false), Stage::Hosted), ReceivedMapStep::AddFinalizer);
@@ -165,7 +166,8 @@ mod tests {
     #[test]
     fn an_overdue_map_is_deleted_once() {
         let decide = |map: &NamespaceMap| {
-            received_map_step(map, Stage::Known, None, &BTreeMap::new(), at("12:00:00"))
+            let map = Map::from_resource(map);
+            received_map_step(&map, Stage::Known, None, &BTreeMap::new(), at("12:00:00"))
         };
         assert_eq!(decide(&map(&[FINALIZER], false)), ReceivedMapStep::Delete);
         assert!(matches!(decide(&map(&[FINALIZER], true)), ReceivedMapStep::Reconcile(_)));

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use tombolo_api::ClusterId;
 use tombolo_api::names::REPLICATE_TO_LABEL;
 use tombolo_api::offloading::{
     NamespaceOffloading, NamespaceOffloadingStatus, OffloadedCluster, OffloadingPhase,
 };
 use tombolo_api::virtualkubelet::{MappingPhase, NamespaceMap};
+use tombolo_api::{ClusterId, ClusterName};
+
+use crate::{owner::belongs_to, view::Map};
 
 /// The NamespaceMap for a cluster.
 #[derive(Clone, Debug)]
@@ -16,14 +18,16 @@ pub struct PeerMap<'a> {
     /// The cluster.
     pub cluster: ClusterId,
     /// The map.
-    pub map: &'a NamespaceMap,
+    pub map: Map<'a>,
 }
 
 impl<'a> PeerMap<'a> {
-    /// `None` if the map was received from a peer.
-    pub fn of(map: &'a NamespaceMap) -> Option<Self> {
-        let cluster = map.metadata.labels.as_ref()?.get(REPLICATE_TO_LABEL)?;
-        Some(Self { cluster: cluster.parse().ok()?, map })
+    /// `None` if the map is not of this cluster, `us`.
+    pub fn of(map: &'a NamespaceMap, us: &ClusterName) -> Option<Self> {
+        let meta = &map.metadata;
+        let meta = belongs_to(meta.name.as_deref()?, us).then_some(meta)?;
+        let cluster = meta.labels.as_ref()?.get(REPLICATE_TO_LABEL)?;
+        Some(Self { cluster: cluster.parse().ok()?, map: Map::from_resource(map) })
     }
 }
 
@@ -58,38 +62,38 @@ pub fn is_gone_everywhere(namespace: &str, maps: &[PeerMap<'_>]) -> bool {
     maps.iter().all(|map| cluster(namespace, map).is_none())
 }
 
-/// The namespaces reported by a map.
-pub fn reported_namespaces(map: &NamespaceMap) -> BTreeSet<String> {
-    reports(Some(map)).into_keys().map(str::to_owned).collect()
+/// The namespaces reported by a map of this cluster, `us`.
+pub fn reported_namespaces(map: &NamespaceMap, us: &ClusterName) -> BTreeSet<String> {
+    reports(Some(map), us).into_keys().map(str::to_owned).collect()
 }
 
 /// The namespaces with a different report after a change of a map.
 pub fn changed_namespaces(
     before: Option<&NamespaceMap>,
     after: Option<&NamespaceMap>,
+    us: &ClusterName,
 ) -> BTreeSet<String> {
-    let (before, after) = (reports(before), reports(after));
+    let (before, after) = (reports(before, us), reports(after, us));
     let all = before.keys().chain(after.keys());
     all.filter(|name| before.get(*name) != after.get(*name)).map(|name| (*name).into()).collect()
 }
 
-fn reports(map: Option<&NamespaceMap>) -> BTreeMap<&str, OffloadedCluster> {
-    let Some(peer) = map.and_then(PeerMap::of) else {
+fn reports<'a>(
+    map: Option<&'a NamespaceMap>,
+    us: &ClusterName,
+) -> BTreeMap<&'a str, OffloadedCluster> {
+    let Some(peer) = map.and_then(|map| PeerMap::of(map, us)) else {
         return BTreeMap::new();
     };
-    let desired = peer.map.spec.desired_mapping.keys();
-    let current = peer.map.status.iter().flat_map(|status| status.current_mapping.keys());
-    let namespaces = desired.chain(current);
+    let namespaces = peer.map.desired.keys().chain(peer.map.reported.keys());
     namespaces.filter_map(|name| Some((name.as_str(), cluster(name, &peer)?))).collect()
 }
 
 const READY: &str = "Ready";
 
 fn cluster(namespace: &str, peer: &PeerMap<'_>) -> Option<OffloadedCluster> {
-    let terminating = peer.map.metadata.deletion_timestamp.is_some();
-    let desired = peer.map.spec.desired_mapping.get(namespace).filter(|_| !terminating);
-    let current = peer.map.status.as_ref().and_then(|status| status.current_mapping.get(namespace));
-    let (name, phase, message) = match (desired, current) {
+    let (desired, reported) = (peer.map.desired.get(namespace), peer.map.reported.get(namespace));
+    let (name, phase, message) = match (desired, reported) {
         (None, None) => return None,
         (Some(name), Some(current)) if current.remote_namespace == *name => {
             let phase = match current.phase {
@@ -156,7 +160,7 @@ mod tests {
         }))
         .unwrap();
         let milan = "milan-id".parse().unwrap();
-        let maps = [PeerMap { cluster: milan, map }];
+        let maps = [PeerMap { cluster: milan, map: Map::from_resource(map) }];
         let status = status(&offloading, &maps, jiff::Timestamp::UNIX_EPOCH);
         let condition = &status.conditions[0];
         (
@@ -195,8 +199,10 @@ mod tests {
     #[test]
     fn a_namespace_is_gone_if_no_map_reports_it() {
         let milan = || "milan-id".parse().unwrap();
-        let gone =
-            |map: &NamespaceMap| is_gone_everywhere("shop", &[PeerMap { cluster: milan(), map }]);
+        let gone = |map: &NamespaceMap| {
+            let map = Map::from_resource(map);
+            is_gone_everywhere("shop", &[PeerMap { cluster: milan(), map }])
+        };
         assert!(gone(&map(&json!({}), &json!({}))));
         assert!(!gone(&map(&json!({}), &twin("shop-rome", "Terminating"))));
         assert!(!gone(&map(&json!({ "shop": "shop-rome" }), &json!({}))));
@@ -206,7 +212,7 @@ mod tests {
     fn the_transition_time_changes_only_with_the_status() {
         let milan = "milan-id".parse().unwrap();
         let map = map(&json!({ "shop": "s" }), &json!({}));
-        let maps = [PeerMap { cluster: milan, map: &map }];
+        let maps = [PeerMap { cluster: milan, map: Map::from_resource(&map) }];
         let mut offloading: NamespaceOffloading = serde_json::from_value(json!({
             "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
             "metadata": { "name": "offloading", "namespace": "shop" }, "spec": {},
@@ -216,6 +222,10 @@ mod tests {
         offloading.status = Some(status(&offloading, &maps, epoch));
         let later = status(&offloading, &maps, epoch + jiff::SignedDuration::from_secs(9));
         assert_eq!(Some(later), offloading.status);
+    }
+
+    fn rome() -> ClusterName {
+        "rome".parse().unwrap()
     }
 
     fn sent(desired: &Value, current: &Value) -> NamespaceMap {
@@ -231,9 +241,12 @@ mod tests {
             "left": { "remoteNamespace": "left-rome", "phase": "Terminating" },
             "bad": { "remoteNamespace": "kube-system", "phase": "Refused" },
         });
-        let names = |map: &NamespaceMap| reported_namespaces(map).into_iter().collect::<Vec<_>>();
-        assert_eq!(names(&sent(&shop, &left)), ["left", "shop"]);
-        assert!(names(&map(&shop, &left)).is_empty(), "received from a peer");
+        let names =
+            |map: &NamespaceMap| reported_namespaces(map, &rome()).into_iter().collect::<Vec<_>>();
+        let mut map = sent(&shop, &left);
+        assert_eq!(names(&map), ["left", "shop"]);
+        map.metadata.name = Some("milan".into());
+        assert!(names(&map).is_empty(), "received from a peer, whatever its labels");
     }
 
     #[test]
@@ -242,7 +255,7 @@ mod tests {
         let (before, after) =
             (sent(&desired, &json!({})), sent(&desired, &twin("shop-rome", "Accepted")));
         let changed = |before, after| -> Vec<String> {
-            changed_namespaces(before, after).into_iter().collect()
+            changed_namespaces(before, after, &rome()).into_iter().collect()
         };
         assert_eq!(changed(Some(&before), Some(&after)), ["shop"]);
         assert!(changed(Some(&after), Some(&after)).is_empty());
@@ -253,7 +266,7 @@ mod tests {
             Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
         assert_eq!(changed(Some(&after), Some(&terminating)), ["shop", "web"]);
         let mut other = after.clone();
-        other.metadata.labels = None;
+        other.metadata.name = Some("milan".into());
         assert_eq!(
             changed(Some(&after), Some(&other)),
             ["shop", "web"],

@@ -8,9 +8,9 @@ use tombolo_api::ClusterId;
 use tombolo_api::names::{
     AUTH_NAMESPACE, HOME_NAMESPACE_ANNOTATION, NAMESPACE, REMOTE_CLUSTER_ID_LABEL,
 };
-use tombolo_api::virtualkubelet::{
-    MappingPhase, NamespaceMap, NamespaceMapStatus, RemoteNamespace,
-};
+use tombolo_api::virtualkubelet::{MappingPhase, NamespaceMapStatus, RemoteNamespace};
+
+use crate::view::Map;
 
 /// A desired twin namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,13 +74,10 @@ pub fn classify(namespace: &Namespace, home: &ClusterId) -> Existing {
 
 /// The plan for a map received from a peer. `existing` has all twins of the peer and every other
 /// namespace whose name is in the map.
-pub fn twins(map: &NamespaceMap, existing: &BTreeMap<String, Existing>) -> TwinPlan {
-    let none = BTreeMap::new();
-    let terminating = map.metadata.deletion_timestamp.is_some();
-    let desired = if terminating { &none } else { &map.spec.desired_mapping };
+pub fn twins(map: &Map<'_>, existing: &BTreeMap<String, Existing>) -> TwinPlan {
     let mut plan = TwinPlan::default();
     let mut wanted = BTreeSet::new();
-    for (home, name) in desired {
+    for (home, name) in map.desired {
         let twin = || Twin { home: home.clone(), name: name.clone() };
         let (phase, message) = match existing.get(name) {
             _ if is_reserved(name) => {
@@ -124,7 +121,7 @@ pub fn twins(map: &NamespaceMap, existing: &BTreeMap<String, Existing>) -> TwinP
         let gone = || remote(name, MappingPhase::Terminating, None);
         plan.status.current_mapping.entry(home.clone()).or_insert_with(gone);
     }
-    plan.release = terminating && plan.status.current_mapping.is_empty();
+    plan.release = map.is_deleted && plan.status.current_mapping.is_empty();
     plan
 }
 
@@ -146,8 +143,13 @@ fn is_reserved(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tombolo_api::virtualkubelet::NamespaceMap;
 
     use super::*;
+
+    fn twins(map: &NamespaceMap, existing: &BTreeMap<String, Existing>) -> TwinPlan {
+        super::twins(&Map::from_resource(map), existing)
+    }
 
     fn map(desired: &Value, terminating: bool) -> NamespaceMap {
         serde_json::from_value(json!({

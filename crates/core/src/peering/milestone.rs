@@ -1,10 +1,10 @@
 //! The milestones of an outgoing peering, in the order in which the CLI reports them.
 
 use k8s_openapi::api::core::v1::Node;
-use tombolo_api::{discovery::RequestState, net::TunnelEndpoint};
+use tombolo_api::discovery::RequestState;
 
 use super::Outgoing;
-use crate::{network::is_connected, node::is_ready};
+use crate::{node::is_ready, view::Endpoint};
 
 /// A milestone of an outgoing peering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +31,7 @@ impl Milestone {
     /// The first milestone that is missing. Later ones may be reached already.
     pub fn missing(
         there: &Outgoing<'_>,
-        tunnel: Option<&TunnelEndpoint>,
+        tunnel: Option<&Endpoint<'_>>,
         node: Option<&Node>,
     ) -> Option<Self> {
         let is_accepted = there.request.is_some_and(|it| it.state == RequestState::Accepted);
@@ -40,7 +40,7 @@ impl Milestone {
             Self::Acceptance => is_accepted || there.offer.is_some(),
             Self::Offer => there.offer.is_some(),
             Self::Networks => tunnel.is_some(),
-            Self::Tunnel => tunnel.is_some_and(is_connected),
+            Self::Tunnel => tunnel.is_some_and(Endpoint::is_connected),
             Self::Node => node.is_some_and(is_ready),
         };
         Self::ALL.into_iter().find(|milestone| !is_reached(milestone))
@@ -50,7 +50,7 @@ impl Milestone {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::{discovery::ResourceRequest, sharing::ResourceOffer};
+    use tombolo_api::{discovery::ResourceRequest, net::TunnelEndpoint, sharing::ResourceOffer};
 
     use super::*;
     use crate::view::{Offer, Request};
@@ -94,7 +94,9 @@ mod tests {
             .unwrap()
         };
         let (connecting, connected) = (tunnel("connecting"), tunnel("connected"));
-        let missing = |tunnel: &_, node: Option<&_>| Milestone::missing(&there, Some(tunnel), node);
+        let missing = |tunnel: &TunnelEndpoint, node: Option<&_>| {
+            Milestone::missing(&there, Some(&Endpoint::from_resource(tunnel)), node)
+        };
         assert_eq!(missing(&connecting, None), Some(Milestone::Tunnel));
         assert_eq!(missing(&connected, None), Some(Milestone::Node));
         let node = |ready: &str| -> Node {

@@ -13,7 +13,7 @@ use tombolo_api::{
     sharing::{OfferPhase, ResourceOffer},
 };
 
-use crate::{offer_stage::OfferStage, replicate::sent_to};
+use crate::offer_stage::OfferStage;
 
 /// The fields of a ResourceOffer that decisions depend on.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +36,6 @@ pub struct Offer<'a> {
     pub stage: OfferStage,
     /// The start of its deletion.
     pub deleted: Option<Timestamp>,
-    /// Id of the cluster to which it is replicated.
-    pub sent_to: Option<&'a str>,
     owners: &'a [OwnerReference],
 }
 
@@ -59,7 +57,6 @@ impl<'a> Offer<'a> {
             answer,
             stage: OfferStage::decide(answer, withdrawn, has_node),
             deleted,
-            sent_to: sent_to(meta),
             owners: meta.owner_references.as_deref().unwrap_or_default(),
         }
     }

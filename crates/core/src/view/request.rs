@@ -7,8 +7,6 @@ use tombolo_api::{
     discovery::{RequestState, ResourceRequest},
 };
 
-use crate::replicate::{received_from, sent_to};
-
 /// The fields of a ResourceRequest that decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -31,10 +29,6 @@ pub struct Request<'a> {
     pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub is_deleted: bool,
-    /// Id of the cluster to which it is replicated.
-    pub sent_to: Option<&'a str>,
-    /// Id of the cluster from which it is replicated.
-    pub received_from: Option<&'a str>,
 }
 
 impl<'a> Request<'a> {
@@ -51,8 +45,6 @@ impl<'a> Request<'a> {
             has_status: status.is_some(),
             created: meta.creation_timestamp.as_ref().map(|Time(time)| *time),
             is_deleted: meta.deletion_timestamp.is_some(),
-            sent_to: sent_to(meta),
-            received_from: received_from(meta),
         }
     }
 }
@@ -66,7 +58,7 @@ mod tests {
     #[test]
     fn a_request_without_a_status_is_pending() {
         let request: ResourceRequest = serde_json::from_value(json!({
-            "metadata": { "name": "rome", "labels": { "liqo.io/replicated-from": "rome-id" } },
+            "metadata": { "name": "rome" },
             "spec": {
                 "clusterIdentity": { "clusterID": "rome-id", "clusterName": "rome" },
                 "authUrl": "https://rome",
@@ -75,6 +67,5 @@ mod tests {
         .unwrap();
         let view = Request::from_resource(&request);
         assert_eq!((view.state, view.has_status), (RequestState::Pending, false));
-        assert_eq!((view.received_from, view.sent_to), (Some("rome-id"), None));
     }
 }

@@ -13,8 +13,8 @@ use tombolo_api::net::TunnelEndpoint;
 use tombolo_api::offloading::NamespaceOffloading;
 use tombolo_api::sharing::ResourceOffer;
 use tombolo_core::node::is_ready;
-use tombolo_core::replicate::{comes_from, goes_to};
-use tombolo_core::tenant::id_of;
+use tombolo_core::owner::belongs_to;
+use tombolo_core::tenant::{id_of, namespace_of};
 
 use crate::install::{self, Component};
 use crate::peers;
@@ -135,9 +135,13 @@ fn peer(cluster: &ForeignCluster, objects: &Objects) -> Peer {
     };
     let id = id_of(cluster).cloned();
     let offer = |of: &dyn Fn(&ResourceOffer) -> bool| objects.offers.iter().find(|o| of(o));
-    let (borrowed, lent) = match &id {
-        Some(id) => (offer(&|o| comes_from(o, id)), offer(&|o| goes_to(o, id))),
-        None => (None, None),
+    let (borrowed, lent) = match (&cluster.spec.cluster_identity, namespace_of(cluster)) {
+        (Some(peer), Some(namespace)) => {
+            let is_theirs = |o: &ResourceOffer| belongs_to(&o.name_any(), &peer.cluster_name);
+            let is_there = |o: &ResourceOffer| o.namespace().as_deref() == Some(namespace);
+            (offer(&|o| is_there(o) && is_theirs(o)), offer(&|o| is_there(o) && !is_theirs(o)))
+        }
+        _ => (None, None),
     };
     let mut network = state(conditions::TUNNEL_ENDPOINT);
     let tunnel = objects.tunnels.iter().find(|t| Some(&t.spec.cluster_id) == id.as_ref());

@@ -14,9 +14,9 @@ use tombolo_api::sharing::ResourceOffer;
 use tombolo_api::virtualkubelet::NamespaceMap;
 use tombolo_core::node;
 use tombolo_core::offer_stage::{End, OfferStage};
-use tombolo_core::peering::{self, Milestone, Outgoing};
+use tombolo_core::peering::{Milestone, Outgoing};
 use tombolo_core::replicate::{comes_from, goes_to};
-use tombolo_core::view::{Offer, Request};
+use tombolo_core::view::{Offer, Peer, Request};
 
 use crate::watching::{Watches, condition};
 
@@ -127,7 +127,7 @@ impl View {
     pub fn is_authenticated(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| {
             let status = cluster.status.as_ref().and_then(|status| status.auth_status);
-            status == Some(AuthStatus::Accepted) || peering::is_authenticated(cluster)
+            status == Some(AuthStatus::Accepted) || Peer::from_resource(cluster).is_authenticated
         })
     }
 

@@ -14,7 +14,7 @@ use tombolo_api::offloading::NamespaceOffloading;
 use tombolo_api::sharing::ResourceOffer;
 use tombolo_core::node::is_ready;
 use tombolo_core::replicate::{comes_from, goes_to};
-use tombolo_core::tenant::id_of;
+use tombolo_core::view;
 
 use crate::install::{self, Component};
 use crate::peers;
@@ -133,7 +133,7 @@ fn peer(cluster: &ForeignCluster, objects: &Objects) -> Peer {
         Some(found) => State { status: found.status.clone(), message: found.message.clone() },
         None => State { status: "Unknown".into(), message: String::new() },
     };
-    let id = id_of(cluster).cloned();
+    let id = view::Peer::from_resource(cluster).id().cloned();
     let offer = |of: &dyn Fn(&ResourceOffer) -> bool| objects.offers.iter().find(|o| of(o));
     let (borrowed, lent) = match &id {
         Some(id) => (offer(&|o| comes_from(o, id)), offer(&|o| goes_to(o, id))),

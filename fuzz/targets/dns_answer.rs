@@ -5,9 +5,12 @@
 use hickory_proto::{op::Message, rr::Record};
 use libfuzzer_sys::fuzz_target;
 use tombolo_api::{config::DiscoveryConfig, discovery::SearchDomain};
-use tombolo_core::discovery::{
-    EntryChange, Found, ListedCluster, MAX_LISTED, Search, SearchContext, Service, is_found_in,
-    is_identified, listed, names, next_search, superseded,
+use tombolo_core::{
+    discovery::{
+        EntryChange, Found, ListedCluster, MAX_LISTED, Search, SearchContext, Service, is_found_in,
+        is_identified, is_superseded, listed, names, next_search,
+    },
+    view::{Domain, Entry},
 };
 use tombolo_fuzz::{is_identity, is_valid_entry};
 
@@ -21,6 +24,7 @@ fuzz_target!(|packet: &[u8]| {
         "spec": { "domain": "example.com." },
     }))
     .expect("a domain");
+    let domain = Domain::from_resource(&domain);
     let mut found = Found::default();
     for (name, (target, ttl)) in names(records.clone()) {
         assert_eq!(name, name.to_ascii_lowercase());
@@ -40,7 +44,7 @@ fuzz_target!(|packet: &[u8]| {
     is_reported(found, &domain);
 });
 
-fn is_listed(cluster: &ListedCluster, domain: &SearchDomain, records: &[Record]) {
+fn is_listed(cluster: &ListedCluster, domain: &Domain<'_>, records: &[Record]) {
     assert!((1..=604_800).contains(&cluster.ttl));
     let longest = records.iter().map(|record| record.ttl).max().unwrap_or(0);
     assert!(cluster.ttl <= longest.max(1), "its TTL is longer than that of any record");
@@ -59,32 +63,32 @@ fn is_listed(cluster: &ListedCluster, domain: &SearchDomain, records: &[Record])
         panic!("an unknown cluster gets a new entry");
     };
     is_valid_entry(&entry);
-    assert!(!entry.spec.join && is_found_in(&entry, domain));
-    let known = [*entry];
+    let view = Entry::from_resource(&entry);
+    assert!(!entry.spec.join && is_found_in(&view, domain));
     let later = now + jiff::SignedDuration::from_secs(cluster.ttl.into());
     let context = SearchContext { autojoin: true, ..context };
-    let EntryChange::Update(again) = listed(cluster, &context, &known, later) else {
+    let EntryChange::Update(again) = listed(cluster, &context, &[view], later) else {
         panic!("a known cluster is recognized");
     };
     is_valid_entry(&again);
     assert!(!again.spec.join, "a known cluster is not joined automatically");
     assert_eq!(is_identified(cluster, domain, &[]), cluster.cluster.is_some());
-    assert!(superseded(cluster, domain, &known, &us).is_empty());
+    assert!(!is_superseded(&view, cluster, &context, &[view]));
     // A different cluster with the same name gets another object name.
-    let [mut other] = known;
+    let mut other = *entry;
     other.metadata.annotations = None;
     other.metadata.owner_references = None;
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
-    let name = other.metadata.name.clone();
+    let other = Entry::from_resource(&other);
     let EntryChange::Create(second) = listed(cluster, &context, &[other], now) else {
         panic!("a cluster with the same name gets its own entry");
     };
     is_valid_entry(&second);
-    assert_ne!(second.metadata.name, name);
+    assert_ne!(second.metadata.name.as_deref(), Some(other.name));
 }
 
-fn is_reported(found: Found, domain: &SearchDomain) {
+fn is_reported(found: Found, domain: &Domain<'_>) {
     let now = jiff::Timestamp::UNIX_EPOCH;
     let names = found.clusters.iter().map(|cluster| cluster.record.clone()).collect();
     let search = Search { servers: "192.0.2.53:53".to_owned(), answer: Ok(found) };

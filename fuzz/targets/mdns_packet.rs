@@ -11,8 +11,11 @@ use hickory_proto::{
     rr::{RData, Record},
 };
 use libfuzzer_sys::fuzz_target;
-use tombolo_api::{config::DiscoveryConfig, discovery::ForeignCluster, names::MDNS_SERVICE};
-use tombolo_core::discovery::{Announcement, EntryChange, LocalCluster, announced, expires_at};
+use tombolo_api::{config::DiscoveryConfig, names::MDNS_SERVICE};
+use tombolo_core::{
+    discovery::{Announcement, EntryChange, LocalCluster, announced, expires_at},
+    view::Entry,
+};
 use tombolo_fuzz::{is_identity, is_valid_entry};
 
 fuzz_target!(|packet: &[u8]| {
@@ -69,33 +72,35 @@ fn is_read(
     let now = jiff::Timestamp::UNIX_EPOCH;
     let ours = DiscoveryConfig { group: heard.group.clone(), ..DiscoveryConfig::default() };
     let others = DiscoveryConfig { group: Some("another group".to_owned()), ..ours.clone() };
-    let none: [ForeignCluster; 0] = [];
     let local = LocalCluster { us: &us, networks: &[], config: &ours };
     if heard.group != others.group {
         let elsewhere = LocalCluster { config: &others, ..local };
-        assert_eq!(announced(&heard, &none, &elsewhere, now), EntryChange::Ignored);
+        assert_eq!(announced(&heard, &[], &elsewhere, now), EntryChange::Ignored);
     }
     let itself = LocalCluster { us: &heard.cluster.cluster_id, ..local };
-    assert_eq!(announced(&heard, &none, &itself, now), EntryChange::Ignored);
+    assert_eq!(announced(&heard, &[], &itself, now), EntryChange::Ignored);
     if heard.cluster.cluster_id == us {
         return;
     }
-    let EntryChange::Create(entry) = announced(&heard, &none, &local, now) else {
+    let EntryChange::Create(entry) = announced(&heard, &[], &local, now) else {
         panic!("an unknown cluster gets a new entry");
     };
     is_valid_entry(&entry);
-    let expiry = expires_at(&entry, now, now).expect("a discovered entry expires");
+    let view = Entry::from_resource(&entry);
+    let expiry = expires_at(&view, now, now).expect("a discovered entry expires");
     assert!(expiry > now);
     // A different cluster with the same name gets another object name; the same cluster is updated.
     let mut other = (*entry).clone();
     other.spec.cluster_identity = None;
     other.spec.auth_url = "https://elsewhere".to_owned();
-    let EntryChange::Create(second) = announced(&heard, &[other], &local, now) else {
+    let EntryChange::Create(second) =
+        announced(&heard, &[Entry::from_resource(&other)], &local, now)
+    else {
         panic!("a cluster with the same name gets its own entry");
     };
     is_valid_entry(&second);
     assert_ne!(second.metadata.name, entry.metadata.name);
-    let known = [*entry];
+    let known = [view];
     assert_eq!(announced(&heard, &known, &local, now), EntryChange::Unchanged);
     let EntryChange::Update(again) = announced(&heard, &known, &local, expiry) else {
         panic!("a known cluster is recognized");

@@ -6,7 +6,7 @@ use kube::{
     runtime::reflector::{ObjectRef, Store},
 };
 use tombolo_api::{ClusterId, discovery::ForeignCluster};
-use tombolo_core::tenant::{id_of, peer_of};
+use tombolo_core::{tenant::peer_of, view::Peer};
 use tombolo_runtime::{
     observe::{Object, Watches},
     queue::Queue,
@@ -58,6 +58,6 @@ impl Known {
 
 /// Names of the ForeignClusters with this cluster id.
 pub(crate) fn with_id(clusters: &Store<ForeignCluster>, id: &ClusterId) -> Vec<String> {
-    let found = clusters.state_filter(|cluster| id_of(cluster) == Some(id));
+    let found = clusters.state_filter(|cluster| Peer::from_resource(cluster).id() == Some(id));
     found.iter().map(|cluster| cluster.name_any()).collect()
 }

@@ -35,6 +35,7 @@ use tombolo_api::{
 use tombolo_core::{
     condition::{find, now_is},
     discovery::PinnedBy,
+    view::Entry,
 };
 use tombolo_runtime::{
     finalizer,
@@ -227,7 +228,7 @@ async fn reconcile(entry: &ForeignCluster, state: &Clusters) -> Result<Requeue, 
 /// Reason and message of the condition for a valid identity.
 fn condition_of(entry: &ForeignCluster, reached: &Authenticated) -> (&'static str, String) {
     let remote = reached.tenant.remote.as_deref().unwrap_or_default();
-    let pinned_by = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
+    let pinned_by = Entry::from_resource(entry).pinned_by().unwrap_or(PinnedBy::FirstUse).that();
     let message = format!(
         "the auth service presented the certificate that {pinned_by}; {} issued an identity for \
          its namespace {remote}, in the form of a {}",

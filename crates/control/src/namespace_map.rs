@@ -17,8 +17,7 @@ use tombolo_core::offloading::{
 };
 use tombolo_core::{
     owner::belongs_to,
-    tenant::namespace_of,
-    view::{Map, Offer},
+    view::{self, Map, Offer},
 };
 use tombolo_runtime::{
     observe::{Change, IndexBy, Watched},
@@ -85,11 +84,11 @@ impl State {
         self.offers.enqueue(queue, ResourceExt::namespace);
         self.clusters.enqueue_changes(queue, |change| {
             let is_changed =
-                change.is_of(|cluster| (namespace_of(cluster), &cluster.spec.cluster_identity));
+                change.is_of(|cluster| (tenant_of(cluster), &cluster.spec.cluster_identity));
             change
                 .both()
                 .filter(|_| is_changed)
-                .filter_map(namespace_of)
+                .filter_map(tenant_of)
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
         });
@@ -174,7 +173,7 @@ impl Peers {
     ) -> Self {
         let home = us.clone();
         Self {
-            clusters: clusters.index_by(|cluster| namespace_of(cluster).map(str::to_owned)),
+            clusters: clusters.index_by(|cluster| tenant_of(cluster).map(str::to_owned)),
             offers: offers
                 .index_by(move |offer| offer.namespace().filter(|_| is_theirs(offer, &home))),
             offers_by_node: offers.index_by(|offer| virtual_node(offer).map(str::to_owned)),
@@ -235,6 +234,10 @@ impl Peer {
 
 fn is_theirs(offer: &ResourceOffer, us: &ClusterName) -> bool {
     !belongs_to(&offer.name_any(), us)
+}
+
+fn tenant_of(cluster: &ForeignCluster) -> Option<&str> {
+    view::Peer::from_resource(cluster).tenant
 }
 
 fn virtual_node(offer: &ResourceOffer) -> Option<&str> {

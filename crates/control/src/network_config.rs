@@ -14,8 +14,8 @@ use tombolo_api::{
 };
 use tombolo_core::{
     network::{Action, Gateway, Local, TenantState, answer_to},
-    tenant::{id_of, peer_of},
-    view::{Config, Endpoint, Request},
+    tenant::peer_of,
+    view::{Config, Endpoint, Peer, Request},
 };
 use tombolo_runtime::{
     observe::{Watched, Watches, named},
@@ -210,7 +210,7 @@ impl Objects {
         self.endpoints.enqueue(queue, kube::ResourceExt::namespace);
         let namespaces = self.namespaces.clone();
         self.clusters.enqueue(queue, move |cluster| {
-            let id = id_of(cluster);
+            let id = Peer::from_resource(cluster).id();
             tenants(&namespaces, |peer| Some(peer) == id)
         });
         let (namespaces, queue, mut before) = (self.namespaces.clone(), queue.clone(), None);
@@ -249,7 +249,10 @@ impl Objects {
 
     fn of(&self, namespace: &str, peer: &ClusterId) -> Found {
         Found {
-            cluster: self.clusters.index().find(|cluster| id_of(cluster) == Some(peer)),
+            cluster: self
+                .clusters
+                .index()
+                .find(|cluster| Peer::from_resource(cluster).id() == Some(peer)),
             requests: self.requests.within(namespace),
             configs: self.configs.within(namespace),
             endpoints: self.endpoints.within(namespace),

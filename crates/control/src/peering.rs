@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, ResourceExt,
     api::{ListParams, ObjectMeta},
 };
 use tombolo_api::{
@@ -21,8 +21,7 @@ use tombolo_api::{
 use tombolo_core::{
     condition::now_is,
     peering::{self, Outgoing, Step},
-    tenant::namespace_of,
-    view::{Offer, Request},
+    view::{Offer, Peer, Request},
 };
 use tombolo_runtime::{
     queue::{self, queue},
@@ -64,10 +63,8 @@ enum Error {
 }
 
 async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Error> {
-    let identity = &cluster.spec.cluster_identity;
-    let (Some(namespace), Some(peer)) = (namespace_of(cluster), identity) else {
-        return Ok(());
-    };
+    let view = Peer::from_resource(cluster);
+    let (Some(namespace), Some(peer)) = (view.tenant, view.identity) else { return Ok(()) };
     let us = context.settings.cluster();
     let tenant = Tenant::new(context, namespace);
     let (ours, theirs) = (us.cluster_name.as_str(), peer.cluster_name.as_str());
@@ -86,8 +83,8 @@ async fn reconcile(cluster: &ForeignCluster, context: &Context) -> Result<(), Er
 
     let before = cluster.status.clone().unwrap_or_default();
     let outgoing = Outgoing {
-        join: cluster.spec.join && cluster.meta().deletion_timestamp.is_none(),
-        authenticated: peering::is_authenticated(cluster),
+        join: cluster.spec.join && !view.is_deleted,
+        authenticated: view.is_authenticated,
         request,
         offer,
         namespaces: map.is_some(),

@@ -20,9 +20,8 @@ use tombolo_api::{
 };
 use tombolo_core::{
     owner::belongs_to,
-    peering::is_authenticated,
     replicate::{self, Original, Step},
-    tenant::namespace_of,
+    view::Peer,
 };
 use tombolo_runtime::{
     finalizer,
@@ -64,7 +63,7 @@ impl Peers {
     /// Reconciles all clusters. A failure for one does not affect the others.
     async fn follow(&self) -> Result<(), NoIdentity> {
         let mut clusters = self.clusters.state();
-        clusters.retain(|cluster| is_authenticated(cluster));
+        clusters.retain(|cluster| Peer::from_resource(cluster).is_authenticated);
         let mut running = self.running.lock().await;
         running.retain(|name, _| clusters.iter().any(|cluster| cluster.name_any() == *name));
         let mut outcome = Ok(());
@@ -81,7 +80,7 @@ impl Peers {
     ) -> Result<(), NoIdentity> {
         let name = cluster.name_any();
         let remote = self.context.remotes.get(cluster).await?;
-        let local = namespace_of(cluster).unwrap_or_default().to_owned();
+        let local = Peer::from_resource(cluster).tenant.unwrap_or_default().to_owned();
         let same = |now: &Running| now.remote.is_same(&remote) && now.local == local;
         if running.get(&name).is_some_and(same) {
             return Ok(());

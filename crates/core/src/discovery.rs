@@ -21,10 +21,8 @@ pub use address::address;
 pub use announced::{EntryChange, LocalCluster, MAX_DISCOVERED, announced, entry_announced};
 pub use announcement::{Announcement, NotAnAnnouncement};
 pub use backoff::connect_backoff;
-pub(crate) use entry::request_of;
 pub use entry::{
-    incoming, is_left_to_others, is_over, kind, object_name, oldest_other, peered,
-    replaced_request, takes_over,
+    incoming, is_left_to_others, is_over, object_name, oldest_other, replaced_request, takes_over,
 };
 pub use expiry::{Expiries, expires_at};
 pub use exposure::{Exposure, Unexposed, advertised_host, checked_url, is_host_name};
@@ -32,7 +30,7 @@ pub use interfaces::{Host, Interface, local_networks};
 pub use joining::{is_undecided, may_be_joined};
 pub use listed::{
     ListedCluster, SearchContext, UnusableRecord, entry_listed, is_found_in, is_identified,
-    is_orphaned, listed, superseded,
+    is_orphaned, is_superseded, listed,
 };
 pub use neighbours::{ANSWER_TIMEOUT, Neighbour, NeighbourChange, Neighbours};
 pub use pin::PinnedBy;

@@ -19,9 +19,8 @@ use self::condition::tunnel_condition;
 pub use self::gateway::Gateway;
 use crate::{
     owner::belongs_to,
-    peering::is_authenticated,
     translate::{CidrTranslation, Mismatch, nat},
-    view::{Config, Endpoint, Request},
+    view::{Config, Endpoint, Peer, Request},
 };
 
 /// The network of this cluster.
@@ -84,8 +83,10 @@ impl<'a> TenantState<'a> {
                 Action::Delete { name: there.name, uid: there.uid }
             }
             there => {
-                let may_send =
-                    self.is_accepted() && self.foreign_cluster.is_some_and(is_authenticated);
+                let may_send = self.is_accepted()
+                    && self
+                        .foreign_cluster
+                        .is_some_and(|it| Peer::from_resource(it).is_authenticated);
                 if there.is_none() && !may_send {
                     return Action::None;
                 }

@@ -340,7 +340,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{offer_stage::OfferStage, tenant::namespace_of};
+    use crate::offer_stage::OfferStage;
 
     fn offer(more: &Value) -> ResourceOffer {
         let mut offer = json!({
@@ -407,7 +407,7 @@ mod tests {
             local: Some("liqo-tenant-milan".into()),
             ..TenantNamespace::default()
         });
-        assert_eq!(namespace_of(&tenant), Some("liqo-tenant-milan"));
+        assert_eq!(Peer::from_resource(&tenant).tenant, Some("liqo-tenant-milan"));
         let milan = ClusterIdentity {
             cluster_id: "milan-id".parse().unwrap(),
             cluster_name: "milan".parse().unwrap(),

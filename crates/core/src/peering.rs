@@ -2,17 +2,11 @@
 
 mod milestone;
 
-use tombolo_api::{
-    ClusterName,
-    discovery::{ForeignCluster, RequestState, condition::AUTHENTICATED},
-    sharing::OfferPhase,
-};
+use tombolo_api::{ClusterName, discovery::RequestState, sharing::OfferPhase};
 
 use crate::{
-    condition::is_true,
-    discovery::request_of,
     offer_stage::{End, OfferStage},
-    view::{Offer, Request},
+    view::{Entry, Offer, Request},
 };
 pub use milestone::Milestone;
 
@@ -77,12 +71,6 @@ pub fn next(there: &Outgoing<'_>) -> Step {
         _ if there.request.is_some() => Step::Withdraw,
         _ => Step::Nothing,
     }
-}
-
-/// Whether the peer has issued an identity to this cluster, by the condition Authenticated.
-pub fn is_authenticated(entry: &ForeignCluster) -> bool {
-    let status = entry.status.as_ref();
-    status.is_some_and(|status| is_true(&status.conditions, AUTHENTICATED))
 }
 
 /// The condition of an outgoing peering.
@@ -196,13 +184,12 @@ pub fn request_on_unpeer(request: &Request<'_>, us: &ClusterName) -> RequestOnUn
 
 /// Whether the peer has made this request after the deletion of its entry began. An entry that was
 /// created for a request records its uid. For other entries the times decide, in whole seconds.
-pub fn is_requested_again(request: &Request<'_>, us: &ClusterName, entry: &ForeignCluster) -> bool {
+pub fn is_requested_again(request: &Request<'_>, us: &ClusterName, entry: &Entry<'_>) -> bool {
     let is_open = request_on_unpeer(request, us) == RequestOnUnpeer::Refuse && !request.is_deleted;
-    let ended = entry.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     is_open
-        && match request_of(entry) {
+        && match entry.request {
             Some(uid) => request.uid != Some(uid),
-            None => request.created.zip(ended).is_some_and(|(created, ended)| created > ended),
+            None => request.created.zip(entry.deleted).is_some_and(|(made, ended)| made > ended),
         }
 }
 
@@ -251,7 +238,11 @@ mod tests {
         us: &ClusterName,
         entry: &ForeignCluster,
     ) -> bool {
-        super::is_requested_again(&Request::from_resource(request), us, entry)
+        super::is_requested_again(
+            &Request::from_resource(request),
+            us,
+            &Entry::from_resource(entry),
+        )
     }
 
     fn is_orphaned(offer: &ResourceOffer, requests: &[ResourceRequest]) -> bool {

@@ -4,19 +4,8 @@
 use k8s_openapi::api::core::v1::Namespace;
 use tombolo_api::{
     ClusterId,
-    discovery::ForeignCluster,
     names::{CLUSTER_ID_LABEL, TENANT_LABEL},
 };
-
-/// Cluster id of a ForeignCluster, if it is known.
-pub fn id_of(cluster: &ForeignCluster) -> Option<&ClusterId> {
-    cluster.spec.cluster_identity.as_ref().map(|identity| &identity.cluster_id)
-}
-
-/// Name of the tenant namespace of a ForeignCluster in this cluster.
-pub fn namespace_of(cluster: &ForeignCluster) -> Option<&str> {
-    cluster.status.as_ref()?.tenant_namespace.as_ref()?.local.as_deref()
-}
 
 /// The peer of a namespace, if it is a tenant namespace.
 pub fn peer_of(namespace: &Namespace) -> Option<ClusterId> {
@@ -55,23 +44,5 @@ mod tests {
         assert_eq!(peer_of(&namespace(json!({ TENANT_LABEL: "true" }))), None);
         assert_eq!(peer_of(&Namespace::default()), None);
         assert_eq!(selector(&milan), "discovery.liqo.io/cluster-id=milan-id,liqo.io/tenant=true");
-    }
-
-    #[test]
-    fn an_entry_has_a_tenant_namespace_once_its_status_says_so() {
-        let entry = |identity: serde_json::Value, tenant: serde_json::Value| -> ForeignCluster {
-            serde_json::from_value(json!({
-                "metadata": { "name": "milan" },
-                "spec": { "authUrl": "https://milan", "clusterIdentity": identity },
-                "status": { "tenantNamespace": tenant },
-            }))
-            .unwrap()
-        };
-        let unknown = entry(json!(null), json!(null));
-        assert_eq!((id_of(&unknown), namespace_of(&unknown)), (None, None));
-        let identity = json!({ "clusterID": "milan-id", "clusterName": "milan" });
-        let known = entry(identity, json!({ "local": "liqo-tenant-milan" }));
-        assert_eq!(id_of(&known).map(ClusterId::as_str), Some("milan-id"));
-        assert_eq!(namespace_of(&known), Some("liqo-tenant-milan"));
     }
 }

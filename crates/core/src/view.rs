@@ -1,5 +1,7 @@
 //! Views of resources: for each kind, one file with the few fields that decisions depend on.
 
+mod domain;
+mod entry;
 mod namespace_map;
 mod network_config;
 mod offer;
@@ -7,6 +9,8 @@ mod peer;
 mod request;
 mod tunnel_endpoint;
 
+pub use domain::Domain;
+pub use entry::Entry;
 pub use namespace_map::Map;
 pub use network_config::Config;
 pub use offer::Offer;

@@ -15,7 +15,6 @@ use tombolo_api::{
 use tombolo_core::{
     node::{self, Namespaces},
     offer_stage::{End, OfferStage},
-    tenant::namespace_of,
     translate::{Mismatch, Networks, PeerNetworks},
     view::{Map, Offer, Peer},
 };
@@ -161,9 +160,8 @@ impl State {
     ) -> Option<Snapshot> {
         let view = Offer::from_resource(offer);
         let clusters = self.clusters.state();
-        let is_its = |cluster: &&ForeignCluster| namespace_of(cluster) == Some(view.namespace);
-        let cluster = clusters.iter().map(|cluster| &**cluster).find(is_its);
-        let peer = cluster.map(Peer::from_resource);
+        let mut peers = clusters.iter().map(|cluster| Peer::from_resource(cluster));
+        let peer = peers.find(|peer| peer.tenant == Some(view.namespace));
         let identity = node::provider(&view, peer.as_ref())?;
         let maps = self.maps.state();
         let map = maps.iter().find(|map| map.namespace().as_deref() == Some(view.namespace));

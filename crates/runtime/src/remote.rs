@@ -17,7 +17,7 @@ use tombolo_api::{
     discovery::ForeignCluster,
     names::{IDENTITY_KUBECONFIG_KEY, IDENTITY_SECRET},
 };
-use tombolo_core::tenant::namespace_of;
+use tombolo_core::view::Peer;
 
 use crate::client::{self, Credentials};
 
@@ -115,11 +115,11 @@ impl Remotes {
     /// renewed identity is used from the next call on, by all clones of the client.
     pub async fn get(&self, cluster: &ForeignCluster) -> Result<Remote, NoIdentity> {
         let name = cluster.metadata.name.clone().unwrap_or_default();
-        let identity = cluster.spec.cluster_identity.clone();
-        let (Some(namespace), Some(identity)) = (namespace_of(cluster), identity) else {
+        let peer = Peer::from_resource(cluster);
+        let (Some(namespace), Some(identity)) = (peer.tenant, peer.identity) else {
             return Err(NoIdentity::NotYet(name));
         };
-        self.in_namespace(namespace, identity).await
+        self.in_namespace(namespace, identity.clone()).await
     }
 
     /// The same by the local tenant namespace.

@@ -15,6 +15,7 @@ use tombolo_api::discovery::{AuthStatus, DiscoveryType, ForeignCluster, ForeignC
 use tombolo_api::{ClusterId, Fingerprint, names};
 use tombolo_core::discovery::PinnedBy;
 use tombolo_core::peering::Milestone;
+use tombolo_core::view::Entry;
 
 use crate::bars::Bars;
 use crate::connection::{Connection, Target};
@@ -293,7 +294,7 @@ fn check_pin(cluster: &ForeignCluster, given: Fingerprint) -> Result<()> {
         return Ok(());
     };
     let (name, url) = (cluster.name_any(), &cluster.spec.auth_url);
-    let that = PinnedBy::of(cluster).unwrap_or(PinnedBy::FirstUse).that();
+    let that = Entry::from_resource(cluster).pinned_by().unwrap_or(PinnedBy::FirstUse).that();
     let patch = json!({ "spec": { "fingerprint": given } });
     bail!(
         "ForeignCluster {name} ({url}) is pinned to the certificate {there}, which is the one that \

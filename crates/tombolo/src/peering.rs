@@ -16,9 +16,8 @@ use tombolo_api::virtualkubelet::NamespaceMap;
 use tombolo_core::node;
 use tombolo_core::offer_stage::{End, OfferStage};
 use tombolo_core::owner::belongs_to;
-use tombolo_core::peering::{self, Milestone, Outgoing};
-use tombolo_core::tenant::namespace_of;
-use tombolo_core::view::{Endpoint, Offer, Request};
+use tombolo_core::peering::{Milestone, Outgoing};
+use tombolo_core::view::{Endpoint, Offer, Peer, Request};
 
 use crate::watching::{Watches, condition};
 
@@ -91,7 +90,7 @@ impl Peering {
         let id = &identity.cluster_id;
         let ours = ours_in(&cluster, &identity.cluster_name);
         let theirs = |offer: &Arc<ResourceOffer>| {
-            offer.namespace().as_deref() == namespace_of(&cluster)
+            offer.namespace().as_deref() == Peer::from_resource(&cluster).tenant
                 && belongs_to(&offer.name_any(), &identity.cluster_name)
         };
         view.request = self.requests.state().into_iter().find(|it| ours(it.meta()));
@@ -110,7 +109,7 @@ fn ours_in<'a>(
     peer: &'a ClusterName,
 ) -> impl Fn(&ObjectMeta) -> bool + 'a {
     move |meta| {
-        meta.namespace.as_deref() == namespace_of(cluster)
+        meta.namespace.as_deref() == Peer::from_resource(cluster).tenant
             && meta.name.as_deref().is_some_and(|name| !belongs_to(name, peer))
     }
 }
@@ -145,7 +144,7 @@ impl View {
     pub fn is_authenticated(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| {
             let status = cluster.status.as_ref().and_then(|status| status.auth_status);
-            status == Some(AuthStatus::Accepted) || peering::is_authenticated(cluster)
+            status == Some(AuthStatus::Accepted) || Peer::from_resource(cluster).is_authenticated
         })
     }
 

@@ -9,7 +9,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tombolo_api::ClusterId;
 use tombolo_api::discovery::ForeignCluster;
-use tombolo_core::tenant::id_of;
+use tombolo_core::view::Peer;
 
 use crate::install::MANAGER;
 
@@ -94,6 +94,6 @@ pub fn display_name(cluster: &ForeignCluster) -> String {
 
 /// Name of the cluster with this id, or the id if the cluster is unknown.
 pub fn name_of(clusters: &[ForeignCluster], id: &ClusterId) -> String {
-    let found = clusters.iter().find(|cluster| id_of(cluster) == Some(id));
+    let found = clusters.iter().find(|cluster| Peer::from_resource(cluster).id() == Some(id));
     found.map_or_else(|| id.to_string(), display_name)
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,13 +18,16 @@ use tombolo_api::{
     config::DiscoveryConfig,
     discovery::{ForeignCluster, SearchDomain},
 };
-use tombolo_core::discovery::{ListedCluster, Search, is_identified, next_search};
+use tombolo_core::{
+    discovery::{ListedCluster, Search, is_identified, next_search},
+    view::Domain,
+};
 use tombolo_runtime::{observe::Watched, task::Tasks, writer};
 use tracing::{debug, info, warn};
 
 use super::{
     dns::{self, Servers},
-    entries::{Entries, MANAGER},
+    entries::{Entries, MANAGER, views},
 };
 use crate::foreign_cluster::auth_service::AuthService;
 
@@ -108,10 +112,8 @@ impl Domains {
         entries: &Entries,
         config: &DiscoveryConfig,
     ) {
-        let (mut names, known, all) = (Vec::new(), entries.all(), self.uids());
-        for cluster in search.answer.iter().flat_map(|found| &found.clusters) {
-            names.extend(entries.listed(cluster, domain, &all, &known, config).await);
-        }
+        let clusters = search.answer.iter().flat_map(|found| &found.clusters);
+        let mut names = entries.listed(clusters, domain, &self.uids(), config).await;
         let now = Timestamp::now();
         let key = key(domain);
         let since = self.searched.get(&key).map_or(now, |searched| searched.since);
@@ -130,7 +132,7 @@ impl Domains {
         names: Vec<String>,
         now: Timestamp,
     ) {
-        let status = search.status(domain, names, now);
+        let status = search.status(&Domain::from_resource(domain), names, now);
         if domain.status.as_ref() == Some(&status) {
             return;
         }
@@ -193,10 +195,11 @@ fn key(domain: &SearchDomain) -> Key {
 async fn identify(
     clusters: Vec<ListedCluster>,
     domain: &SearchDomain,
-    known: &[ForeignCluster],
+    entries: &[Arc<ForeignCluster>],
 ) -> Vec<ListedCluster> {
+    let (domain, known) = (Domain::from_resource(domain), views(entries));
     let query = async |mut cluster: ListedCluster| {
-        if is_identified(&cluster, domain, known) {
+        if is_identified(&cluster, &domain, &known) {
             return cluster;
         }
         match AuthService::new(&cluster.auth_url, cluster.fingerprint).info().await {

@@ -1,6 +1,7 @@
 //! The ForeignClusters that discovery reads and writes.
 
 use std::{
+    cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -24,10 +25,13 @@ use tombolo_api::{
     discovery::{DiscoveryType, ForeignCluster, SearchDomain},
     names::PINNED_ANNOTATION,
 };
-use tombolo_core::discovery::{
-    EntryChange, Expiries, ListedCluster, LocalCluster, MAX_DISCOVERED, Neighbour, Neighbours,
-    SearchContext, entry_announced, entry_listed, is_found_in, is_orphaned, is_undecided, kind,
-    listed, may_be_joined, superseded,
+use tombolo_core::{
+    discovery::{
+        EntryChange, Expiries, ListedCluster, LocalCluster, MAX_DISCOVERED, Neighbour, Neighbours,
+        SearchContext, entry_announced, entry_listed, is_found_in, is_orphaned, is_superseded,
+        is_undecided, listed, may_be_joined,
+    },
+    view::{Domain, Entry},
 };
 use tombolo_runtime::{
     metrics::{self, Step},
@@ -90,26 +94,37 @@ impl Entries {
         neighbours: impl Iterator<Item = (&'a String, &'a Neighbour)>,
         local: &LocalCluster<'_>,
     ) -> BTreeSet<String> {
-        let (mut known, now) = (self.known.all(), Timestamp::now());
-        let changes: Vec<(String, EntryChange)> = neighbours
-            .map(|(name, neighbour)| {
-                let change = neighbour.entry_change(&known, local, now);
-                if let Some(entry) = entry_announced(&neighbour.announcement, &known, local) {
-                    let ttl = neighbour.announcement.ttl;
-                    lock(&self.expiries).record(entry, neighbour.seen, ttl);
-                }
-                if let EntryChange::Create(entry) = &change {
-                    // So that two clusters of the same name get different entries.
-                    known.push(Arc::new((**entry).clone()));
-                }
-                (name.clone(), change)
-            })
-            .collect();
+        let changes = self.changes_by(&neighbours.collect::<Vec<_>>(), local);
         let write = async |(name, change): (String, EntryChange)| {
             (self.write(change).await == WriteOutcome::Retry).then_some(name)
         };
         let writes = stream::iter(changes).map(write).buffer_unordered(MAX_CONCURRENT);
         writes.filter_map(async |name| name).collect().await
+    }
+
+    /// The changes for these neighbours, by name. Records that they were announced.
+    fn changes_by(
+        &self,
+        neighbours: &[(&String, &Neighbour)],
+        local: &LocalCluster<'_>,
+    ) -> Vec<(String, EntryChange)> {
+        let (entries, now) = (self.known.all(), Timestamp::now());
+        let created = vec![OnceCell::new(); neighbours.len()];
+        let mut known = views(&entries);
+        let changes = neighbours.iter().zip(&created).map(|((name, neighbour), created)| {
+            let change = neighbour.entry_change(&known, local, now);
+            if let Some(entry) = entry_announced(&neighbour.announcement, &known, local) {
+                let ttl = neighbour.announcement.ttl;
+                lock(&self.expiries).record(entry, neighbour.seen, ttl);
+            }
+            if let EntryChange::Create(entry) = &change {
+                // So that two clusters of the same name get different entries.
+                let entry = created.get_or_init(|| ForeignCluster::clone(entry));
+                known.push(Entry::from_resource(entry));
+            }
+            ((*name).clone(), change)
+        });
+        changes.collect()
     }
 
     /// Applies `autojoin` to neighbours that were discovered earlier, unless a user has ever set
@@ -121,14 +136,15 @@ impl Entries {
         local: &LocalCluster<'_>,
         decided: &BTreeSet<String>,
     ) -> BTreeSet<String> {
-        let known = self.known.all();
+        let entries = self.known.all();
+        let known = views(&entries);
         let open: Vec<(String, String)> = neighbours
             .filter_map(|(_, it)| entry_announced(&it.announcement, &known, local))
-            .filter(|entry| kind(entry) == DiscoveryType::Lan && !entry.spec.join)
-            .filter_map(|entry| Some((entry.name_any(), entry.uid()?)))
+            .filter(|entry| entry.kind == DiscoveryType::Lan && !entry.join)
+            .filter_map(|entry| Some((entry.name.to_owned(), entry.uid?.to_owned())))
             .filter(|(_, uid)| !decided.contains(uid))
             .collect();
-        let joins = |entry: &ForeignCluster| local.joins(entry, &CREATORS);
+        let joins = |entry: &Entry<'_>| local.joins(entry, &CREATORS);
         let decide = async |(name, uid): (String, String)| match self.decide(&name, joins).await {
             Ok(is_decided) => is_decided.then_some(uid),
             Err(error) => {
@@ -138,35 +154,57 @@ impl Entries {
         };
         let decisions = stream::iter(open).map(decide).buffer_unordered(MAX_CONCURRENT);
         let mut all: BTreeSet<String> = decisions.filter_map(async |uid| uid).collect().await;
-        all.extend(known.iter().filter_map(|it| it.uid()).filter(|uid| decided.contains(uid)));
+        let there = known.iter().filter_map(|it| it.uid).filter(|uid| decided.contains(*uid));
+        all.extend(there.map(str::to_owned));
         all
     }
 
-    /// Writes the entry of a cluster that a domain lists. Returns the name of the entry if it
-    /// was written.
+    /// Writes the entries of the clusters that a domain lists. Returns the names of the entries
+    /// that were written.
     pub async fn listed(
         &self,
-        cluster: &ListedCluster,
+        clusters: impl Iterator<Item = &ListedCluster>,
         domain: &SearchDomain,
         domains: &BTreeSet<String>,
-        known: &[ForeignCluster],
         config: &DiscoveryConfig,
-    ) -> Option<String> {
-        for entry in superseded(cluster, domain, known, &self.us) {
-            let name = entry.name_any();
-            info!(cluster = name, "deleting a ForeignCluster that is a duplicate or this cluster");
-            self.delete(entry).await;
+    ) -> Vec<String> {
+        let entries = self.known.all();
+        let (known, domain) = (views(&entries), &Domain::from_resource(domain));
+        let autojoin = domain.autojoin.unwrap_or(config.autojoin);
+        let context = SearchContext { us: &self.us, domain, domains, autojoin };
+        let mut names = Vec::new();
+        for cluster in clusters {
+            for (entry, view) in entries.iter().zip(&known) {
+                if is_superseded(view, cluster, &context, &known) {
+                    let name = view.name;
+                    info!(
+                        cluster = name,
+                        "deleting a ForeignCluster that is a duplicate or this cluster"
+                    );
+                    self.delete(entry).await;
+                }
+            }
+            names.extend(self.write_listed(cluster, &context, &known).await);
         }
-        let autojoin = domain.spec.autojoin.unwrap_or(config.autojoin);
-        let (context, now) =
-            (SearchContext { us: &self.us, domain, domains, autojoin }, Timestamp::now());
-        let change = listed(cluster, &context, known, now);
-        if let Some(entry) = entry_listed(cluster, domain, known)
+        names
+    }
+
+    /// Writes the entry of a listed cluster. Returns the name of the entry if it was written.
+    async fn write_listed(
+        &self,
+        cluster: &ListedCluster,
+        context: &SearchContext<'_>,
+        known: &[Entry<'_>],
+    ) -> Option<String> {
+        let now = Timestamp::now();
+        let change = listed(cluster, context, known, now);
+        if let Some(entry) = entry_listed(cluster, context.domain, known)
             && matches!(change, EntryChange::Update(_) | EntryChange::Unchanged)
         {
             lock(&self.expiries).record(entry, now, cluster.ttl);
             // Before the entry is assigned to this domain: afterwards its origin is lost.
-            if autojoin && kind(entry) != DiscoveryType::Wan && !self.set_join(entry).await {
+            let is_taken_over = entry.kind != DiscoveryType::Wan;
+            if context.autojoin && is_taken_over && !self.set_join(entry.name).await {
                 return None;
             }
         }
@@ -177,9 +215,8 @@ impl Entries {
     }
 
     /// Sets `spec.join` unless a user has ever set it. Returns `false` if it has to be retried.
-    async fn set_join(&self, entry: &ForeignCluster) -> bool {
-        let name = entry.name_any();
-        let decided = self.decide(&name, |entry| may_be_joined(entry, &CREATORS)).await;
+    async fn set_join(&self, name: &str) -> bool {
+        let decided = self.decide(name, |entry| may_be_joined(entry, &CREATORS)).await;
         decided.unwrap_or_else(|error| {
             warn!(cluster = name, "can't set spec.join of the ForeignCluster: {error}");
             false
@@ -196,17 +233,17 @@ impl Entries {
         searching_since: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let known = self.known.all();
+        let entries = self.known.all();
+        let known = views(&entries);
         let stays = |(_, it): (_, &Neighbour)| entry_announced(&it.announcement, &known, local);
-        let stays: BTreeSet<Option<&str>> =
-            there.iter().filter_map(stays).map(|entry| entry.metadata.name.as_deref()).collect();
+        let stays: BTreeSet<&str> =
+            there.iter().filter_map(stays).map(|entry| entry.name).collect();
         lock(&self.expiries).keep_only(&known);
-        let uids: BTreeSet<_> = known.iter().filter_map(|it| it.metadata.uid.as_ref()).collect();
-        lock(&self.wanted).retain(|uid, _| uids.contains(uid));
-        let goes = |entry: &ForeignCluster| {
-            let is_lan = kind(entry) == DiscoveryType::Lan;
-            is_lan && !stays.contains(&entry.metadata.name.as_deref())
-                || is_orphaned(entry, domains)
+        let uids: BTreeSet<&str> = known.iter().filter_map(|it| it.uid).collect();
+        lock(&self.wanted).retain(|uid, _| uids.contains(uid.as_str()));
+        let goes = |entry: &Entry<'_>| {
+            let is_lan = entry.kind == DiscoveryType::Lan;
+            is_lan && !stays.contains(entry.name) || is_orphaned(entry, domains)
         };
         self.collect(goes, searching_since, now).await
     }
@@ -218,31 +255,31 @@ impl Entries {
         searching_since: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        self.collect(|entry| is_found_in(entry, domain), searching_since, now).await
+        let domain = Domain::from_resource(domain);
+        self.collect(|entry| is_found_in(entry, &domain), searching_since, now).await
     }
 
     /// Names of the entries of a domain.
     pub fn names_of(&self, domain: &SearchDomain) -> Vec<String> {
-        let known = self.all();
-        let of_it = known.iter().filter(|entry| is_found_in(entry, domain));
-        of_it
-            .filter(|entry| entry.metadata.deletion_timestamp.is_none())
-            .map(ResourceExt::name_any)
-            .collect()
+        let (entries, domain) = (self.known.all(), Domain::from_resource(domain));
+        let is_one = |entry: &Entry<'_>| is_found_in(entry, &domain) && entry.deleted.is_none();
+        let known = views(&entries).into_iter().filter(is_one);
+        known.map(|entry| entry.name.to_owned()).collect()
     }
 
     /// Deletes expired entries. Returns the time of the next expiry, or of a retry.
     async fn collect(
         &self,
-        is_one: impl Fn(&ForeignCluster) -> bool,
+        is_one: impl Fn(&Entry<'_>) -> bool,
         searching_since: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let (mut next, mut expired) = (None, Vec::new());
         for entry in self.known.all() {
-            let expiry = lock(&self.expiries).expire_at(&entry, searching_since, now);
+            let view = Entry::from_resource(&entry);
+            let expiry = lock(&self.expiries).expire_at(&view, searching_since, now);
             let Some(expiry) = expiry else { continue };
-            if entry.metadata.deletion_timestamp.is_some() || !is_one(&entry) {
+            if view.deleted.is_some() || !is_one(&view) {
                 continue;
             }
             if expiry > now {
@@ -280,8 +317,10 @@ impl Entries {
             }
         };
         // An entry that was replaced or has changed is not deleted anyway.
-        let is_wanted = now
-            .is_some_and(|now| now.resource_version() == version && !is_undecided(&now, &CREATORS));
+        let is_wanted = now.is_some_and(|now| {
+            now.resource_version() == version
+                && !is_undecided(&Entry::from_resource(&now), &CREATORS)
+        });
         if is_wanted {
             lock(&self.wanted).insert(uid, version);
         }
@@ -332,19 +371,15 @@ impl Entries {
     }
 
     /// All ForeignClusters.
-    pub fn all(&self) -> Vec<ForeignCluster> {
-        self.known.all().iter().map(|entry| (**entry).clone()).collect()
+    pub fn all(&self) -> Vec<Arc<ForeignCluster>> {
+        self.known.all()
     }
 
     /// Sets `spec.join` unless a user has ever set it. Returns whether that is decided: not if the
     /// entry has changed concurrently.
-    async fn decide(
-        &self,
-        name: &str,
-        joins: impl Fn(&ForeignCluster) -> bool,
-    ) -> kube::Result<bool> {
+    async fn decide(&self, name: &str, joins: impl Fn(&Entry<'_>) -> bool) -> kube::Result<bool> {
         let Some(entry) = self.api.get_opt(name).await? else { return Ok(false) };
-        if !joins(&entry) {
+        if !joins(&Entry::from_resource(&entry)) {
             return Ok(true);
         }
         let joined = self.merge(&entry, json!({ "spec": { "join": true } })).await?;
@@ -420,6 +455,11 @@ impl Entries {
         // Deleted concurrently: not created again from outdated data.
         writer::absent_is_fine(applied.map(drop))
     }
+}
+
+/// The views of these entries.
+pub(super) fn views(entries: &[Arc<ForeignCluster>]) -> Vec<Entry<'_>> {
+    entries.iter().map(|entry| Entry::from_resource(entry)).collect()
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -17,6 +17,7 @@ use tombolo_api::{
 use tombolo_core::{
     discovery::{PinnedBy, oldest_other, takes_over},
     identity::name_conflict,
+    view::Entry,
 };
 use tombolo_runtime::{
     chain::Chain,
@@ -193,13 +194,15 @@ async fn check(
         );
         return Err(refused("OwnCluster", message).into());
     }
-    if let Some(other) = oldest_other(entry, &peer.cluster_id, &state.known.all()) {
+    let known = state.known.all();
+    let known: Vec<_> = known.iter().map(|entry| Entry::from_resource(entry)).collect();
+    let entry = Entry::from_resource(entry);
+    if let Some(other) = oldest_other(&entry, &peer.cluster_id, &known) {
         let message = format!(
             "cluster {} has ForeignCluster {} already; use that one and delete this one",
-            peer.cluster_id,
-            other.name_any()
+            peer.cluster_id, other.name
         );
-        if takes_over(entry, other) {
+        if takes_over(&entry, other) {
             let clusters = Api::<ForeignCluster>::all(state.context.client.clone());
             manual::take_over(&clusters, other).await?;
         }
@@ -272,7 +275,7 @@ pub(super) fn refused(reason: &'static str, message: String) -> Setback {
 
 pub(super) fn setback(entry: &ForeignCluster, failure: &Failure) -> Setback {
     let obstacle = failure.obstacle();
-    let message = match obstacle.advice(entry) {
+    let message = match obstacle.advice(Entry::from_resource(entry).pinned_by()) {
         Some(advice) => format!("{failure}; {advice}"),
         None => failure.to_string(),
     };

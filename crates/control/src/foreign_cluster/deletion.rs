@@ -14,7 +14,7 @@ use tombolo_core::{
     discovery::is_left_to_others,
     identity::return_token_name,
     peering::{RequestOnUnpeer, is_requested_again, request_on_unpeer},
-    view::Request,
+    view::{Entry, Request},
 };
 use tombolo_runtime::writer;
 use tracing::info;
@@ -35,14 +35,16 @@ pub(super) async fn is_done(context: &Context, entry: &ForeignCluster) -> Result
     let others =
         clusters.list(&ListParams::default()).await.map_err(failed("list ForeignClusters"))?;
     let tenant_name = namespace.name_any();
-    if is_left_to_others(entry, &others.items) || peer.cluster_id == context.settings.cluster_id {
+    let others: Vec<_> = others.items.iter().map(Entry::from_resource).collect();
+    let view = Entry::from_resource(entry);
+    if is_left_to_others(&view, &others) || peer.cluster_id == context.settings.cluster_id {
         return Ok(true);
     }
     let requests = Api::<ResourceRequest>::namespaced(client.clone(), &tenant_name);
     let list = requests.list(&ListParams::default()).await;
     let list = list.map_err(failed(format!("list ResourceRequests in {tenant_name}")))?.items;
     let list: Vec<_> = list.iter().map(Request::from_resource).collect();
-    if list.iter().any(|request| is_requested_again(request, us, entry)) {
+    if list.iter().any(|request| is_requested_again(request, us, &view)) {
         // Everything else belongs to the entry that is made for the new request.
         let ours =
             list.iter().any(|request| request_on_unpeer(request, us) == RequestOnUnpeer::Wait);

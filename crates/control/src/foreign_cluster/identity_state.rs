@@ -8,12 +8,11 @@ use kube::{Api, ResourceExt, api::ListParams};
 use tokio::time::timeout;
 use tombolo_api::{
     ClusterIdentity,
-    discovery::{ForeignCluster, ResourceRequest, TenantNamespace, condition::API_SERVER},
+    discovery::{ForeignCluster, ResourceRequest, TenantNamespace},
 };
 use tombolo_core::{
-    condition::find,
     identity::{Access, Credentials, Lifetime, TokenClaims},
-    tenant::namespace_of,
+    view::Peer,
 };
 use tombolo_runtime::metrics::IdentitySource;
 use tracing::info;
@@ -54,7 +53,8 @@ pub(super) async fn check(
     entry: &ForeignCluster,
     peer: &ClusterIdentity,
 ) -> Result<IdentityState, Error> {
-    let Some(tenant) = namespace_of(entry) else { return Ok(IdentityState::Missing) };
+    let view = Peer::from_resource(entry);
+    let Some(tenant) = view.tenant else { return Ok(IdentityState::Missing) };
     let Some(stored) = StoredIdentity::read(&context.client, tenant).await? else {
         return Ok(IdentityState::Missing);
     };
@@ -65,8 +65,7 @@ pub(super) async fn check(
 
     let reached = |renew_at| reached(tenant, &access, renew_at);
     let now = Timestamp::now();
-    let conditions = entry.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
-    let in_doubt = find(conditions, API_SERVER).is_some_and(|it| it.status == "False");
+    let in_doubt = view.api_server.is_some_and(|it| it.status == "False");
     if now < lifetime.renew_at() {
         let look = recheck_at(&access.credentials, &lifetime);
         if !in_doubt && matches!(access.credentials, Credentials::Token(_)) {

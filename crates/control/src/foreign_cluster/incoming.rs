@@ -14,10 +14,10 @@ use tombolo_api::{
     names::REQUEST_ANNOTATION,
 };
 use tombolo_core::{
-    discovery::{self, incoming, kind, replaced_request},
+    discovery::{self, incoming, replaced_request},
     owner::belongs_to,
     tenant::peer_of,
-    view::Request,
+    view::{Entry, Request},
 };
 use tombolo_runtime::{
     observe::{Watched, key},
@@ -67,8 +67,9 @@ async fn reconcile(
     let namespace = namespaces.get_opt(&request.namespace().unwrap_or_default()).await;
     let namespace = namespace.map_err(failed("read the Namespace of a ResourceRequest"))?;
     let from = namespace.as_ref().and_then(peer_of);
-    let known = known.all();
     let Some(from) = from else { return Ok(()) };
+    let known = known.all();
+    let known: Vec<_> = known.iter().map(|entry| Entry::from_resource(entry)).collect();
     let clusters = Api::<ForeignCluster>::all(client.clone());
     let view = Request::from_resource(request);
     if let Some(entry) = replaced_request(&view, &from, &known) {
@@ -94,22 +95,22 @@ async fn reconcile(
 /// Records the UID of the request that the entry belongs to.
 async fn record_request(
     clusters: &Api<ForeignCluster>,
-    entry: &ForeignCluster,
+    entry: &Entry<'_>,
     request: &ResourceRequest,
 ) -> Result<(), Error> {
     let annotations = json!({ REQUEST_ANNOTATION: request.uid() });
-    let patch = json!({ "metadata": { "uid": entry.uid(), "annotations": annotations } });
+    let patch = json!({ "metadata": { "uid": entry.uid, "annotations": annotations } });
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    let recorded = clusters.patch(&entry.name_any(), &params, &Patch::Merge(patch)).await;
+    let recorded = clusters.patch(entry.name, &params, &Patch::Merge(patch)).await;
     let recorded = writer::absent_is_fine(recorded.map(drop));
-    let what = format!("annotate ForeignCluster {} with its request", entry.name_any());
+    let what = format!("annotate ForeignCluster {} with its request", entry.name);
     Ok(recorded.map_err(failed(what))?)
 }
 
 /// Whether the entry existed only for a peering that is over.
 pub(super) async fn is_over(context: &Context, entry: &ForeignCluster) -> Result<bool, Error> {
-    let (DiscoveryType::IncomingPeering, Some(peer)) = (kind(entry), &entry.spec.cluster_identity)
-    else {
+    let entry = Entry::from_resource(entry);
+    let (DiscoveryType::IncomingPeering, Some(peer)) = (entry.kind, entry.peer.identity) else {
         return Ok(false);
     };
     let has_request = match tenant::find(&context.client, &peer.cluster_id).await? {
@@ -123,5 +124,5 @@ pub(super) async fn is_over(context: &Context, entry: &ForeignCluster) -> Result
         }
         None => false,
     };
-    Ok(discovery::is_over(entry, has_request))
+    Ok(discovery::is_over(&entry, has_request))
 }

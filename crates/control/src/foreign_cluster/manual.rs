@@ -11,6 +11,7 @@ use tombolo_api::{
     discovery::{DiscoveryType, ForeignCluster},
     names::{DISCOVERY_TYPE_LABEL, LAST_UPDATE_ANNOTATION, RECORD_ANNOTATION, REQUEST_ANNOTATION},
 };
+use tombolo_core::view::Entry;
 use tombolo_runtime::writer;
 
 use super::{Error, MANAGER};
@@ -25,7 +26,7 @@ pub(super) async fn labelled<'a>(
         return Ok(Cow::Borrowed(entry));
     }
     let metadata = json!({ "uid": entry.uid(), "labels": manual() });
-    let labelled = patch(clusters, entry, json!({ "metadata": metadata })).await;
+    let labelled = patch(clusters, &entry.name_any(), json!({ "metadata": metadata })).await;
     let labelled = labelled.map_err(failed(format!("label ForeignCluster {}", entry.name_any())));
     Ok(Cow::Owned(labelled?))
 }
@@ -34,18 +35,18 @@ pub(super) async fn labelled<'a>(
 /// peering.
 pub(super) async fn take_over(
     clusters: &Api<ForeignCluster>,
-    entry: &ForeignCluster,
+    entry: &Entry<'_>,
 ) -> Result<(), Error> {
     let found = json!({
         LAST_UPDATE_ANNOTATION: null, RECORD_ANNOTATION: null, REQUEST_ANNOTATION: null,
     });
     let metadata = json!({
-        "uid": entry.uid(), "labels": manual(), "annotations": found, "ownerReferences": null,
+        "uid": entry.uid, "labels": manual(), "annotations": found, "ownerReferences": null,
     });
     let taken = json!({ "metadata": metadata, "spec": { "ttl": null } });
-    let taken = patch(clusters, entry, taken).await.map(drop);
+    let taken = patch(clusters, entry.name, taken).await.map(drop);
     let taken = writer::absent_is_fine(taken);
-    Ok(taken.map_err(failed(format!("take over ForeignCluster {}", entry.name_any())))?)
+    Ok(taken.map_err(failed(format!("take over ForeignCluster {}", entry.name)))?)
 }
 
 fn manual() -> Value {
@@ -54,9 +55,9 @@ fn manual() -> Value {
 
 async fn patch(
     clusters: &Api<ForeignCluster>,
-    entry: &ForeignCluster,
+    name: &str,
     patch: Value,
 ) -> kube::Result<ForeignCluster> {
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    clusters.patch(&entry.name_any(), &params, &Patch::Merge(patch)).await
+    clusters.patch(name, &params, &Patch::Merge(patch)).await
 }

@@ -14,7 +14,8 @@ use serde_json::json;
 use tombolo_api::{discovery::ForeignCluster, names::KEPT_UNTIL_ANNOTATION};
 use tombolo_core::{
     discovery::expires_at,
-    tenant::{id_of, peer_of},
+    tenant::peer_of,
+    view::{Entry, Peer},
 };
 use tombolo_runtime::{
     observe::Watched,
@@ -61,11 +62,11 @@ pub(super) async fn retain(
 ) -> Result<bool, Error> {
     let access = stored.and_then(|stored| stored.access.as_ref());
     let lifetime = access.and_then(|access| lifetime(&access.credentials).ok());
-    let deleted = entry.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    let entry = Entry::from_resource(entry);
     // An entry with `join` either has no identity, or a user has deleted it.
-    let expired = deleted.filter(|deleted| {
-        let expiry = expires_at(entry, Timestamp::MIN, *deleted);
-        !entry.spec.join && expiry.is_some_and(|expiry| expiry <= *deleted)
+    let expired = entry.deleted.filter(|deleted| {
+        let expiry = expires_at(&entry, Timestamp::MIN, *deleted);
+        !entry.join && expiry.is_some_and(|expiry| expiry <= *deleted)
     });
     let (Some(deleted), Some(lifetime)) = (expired, lifetime) else { return Ok(false) };
     let until = lifetime.retained_until(deleted);
@@ -73,7 +74,7 @@ pub(super) async fn retain(
         return Ok(false);
     }
     note(context, tenant, Some(until)).await?;
-    info!(cluster = entry.name_any(), %until, "retaining the identity");
+    info!(cluster = entry.name, %until, "retaining the identity");
     Ok(true)
 }
 
@@ -89,8 +90,9 @@ fn is_full(context: &Context, tenant: &str) -> bool {
         return false;
     }
     let known = context.watches.of::<ForeignCluster>().all();
-    let stays = known.iter().filter(|entry| entry.metadata.deletion_timestamp.is_none());
-    let there: BTreeSet<_> = stays.filter_map(|entry| id_of(entry)).collect();
+    let known = known.iter().map(|entry| Peer::from_resource(entry));
+    let there: BTreeSet<_> =
+        known.filter(|peer| !peer.is_deleted).filter_map(|peer| peer.id()).collect();
     let is_gone =
         |namespace: &&Arc<Namespace>| peer_of(namespace).is_some_and(|peer| !there.contains(&peer));
     retained.iter().filter(is_gone).count() >= MAX_RETAINED
@@ -98,7 +100,7 @@ fn is_full(context: &Context, tenant: &str) -> bool {
 
 /// The namespaces with a retained identity of this entry's cluster.
 fn retained_for(namespaces: &Store<Namespace>, entry: &ForeignCluster) -> Vec<String> {
-    let Some(id) = id_of(entry) else { return Vec::new() };
+    let Some(id) = Peer::from_resource(entry).id() else { return Vec::new() };
     let is_its = |namespace: &Namespace| {
         until(namespace).is_some() && peer_of(namespace).is_some_and(|peer| peer == *id)
     };

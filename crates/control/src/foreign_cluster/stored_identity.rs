@@ -8,7 +8,7 @@ use tombolo_api::{
     discovery::ForeignCluster,
     names::{CLUSTER_ID_LABEL, IDENTITY_KUBECONFIG_KEY, IDENTITY_NONCE_KEY, IDENTITY_SECRET},
 };
-use tombolo_core::{discovery::PinnedBy, identity::Access};
+use tombolo_core::{discovery::PinnedBy, identity::Access, view::Entry};
 use tombolo_runtime::writer;
 
 use super::MANAGER;
@@ -66,7 +66,7 @@ impl StoredIdentity {
     /// Fingerprint of the cluster that issued the identity: the certificate presented at that time,
     /// or the one that a user has set since. An announcement alone never replaces it.
     pub fn issuer(&self, entry: &ForeignCluster) -> Option<Fingerprint> {
-        match PinnedBy::of(entry) {
+        match Entry::from_resource(entry).pinned_by() {
             Some(PinnedBy::Hand) => entry.spec.fingerprint,
             _ => self.fingerprint,
         }

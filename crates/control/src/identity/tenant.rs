@@ -32,8 +32,8 @@ use tombolo_api::{
 use tombolo_core::{
     identity::{TenantUsers, record_name, tenant_namespaces},
     peering::{RequestOnUnpeer, request_on_unpeer},
-    tenant::{self, id_of, peer_of},
-    view::Request,
+    tenant::{self, peer_of},
+    view::{Peer, Request},
 };
 use tombolo_runtime::writer;
 use tracing::{debug, info};
@@ -150,8 +150,9 @@ pub(crate) async fn remove_unless_needed(
     let is_retained = |namespace: &PartialObjectMeta<Namespace>| {
         namespace.annotations().contains_key(KEPT_UNTIL_ANNOTATION)
     };
+    let entries = entries.iter().map(Peer::from_resource);
     let users = TenantUsers {
-        entries: entries.iter().filter(|entry| id_of(entry) == Some(peer)).collect(),
+        entries: entries.filter(|entry| entry.id() == Some(peer)).collect(),
         record: record.as_ref().map(|record| &record.metadata),
         identity: identity
             .map_err(failed(format!("read Secret {name}/{IDENTITY_SECRET}")))?

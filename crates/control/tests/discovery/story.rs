@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 use tombolo_api::discovery::ForeignCluster;
-use tombolo_core::discovery::PinnedBy;
+use tombolo_core::{discovery::PinnedBy, view::Entry};
 use tombolo_testbed::eventually;
 
 use crate::side::{Side, seen};
@@ -36,7 +36,8 @@ pub async fn runs(rome: &Side, milan: &Side, turin: &Side) {
     milan.has_certificate(&"1f".repeat(32)).await;
     let followed = |entry: &ForeignCluster| {
         let pin = entry.spec.fingerprint.map(|pin| pin.to_string());
-        pin == Some("1f".repeat(32)) && PinnedBy::of(entry) == Some(PinnedBy::Mdns)
+        pin == Some("1f".repeat(32))
+            && Entry::from_resource(entry).pinned_by() == Some(PinnedBy::Mdns)
     };
     rome.until::<ForeignCluster>("milan", followed).await;
 

@@ -1,7 +1,5 @@
 //! How announcements in the local network change the entries.
 
-use std::borrow::Borrow;
-
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{
@@ -13,12 +11,11 @@ use tombolo_api::{
 use super::{
     Announcement, Neighbour,
     entry::{
-        is_up_to_date, kind, last_update, may_be_changed_by, may_repin, new_entry, object_name,
-        refreshed, repin,
+        is_up_to_date, may_be_changed_by, may_repin, new_entry, object_name, refreshed, repin,
     },
     pin::{PinnedBy, pin},
 };
-use crate::tenant::id_of;
+use crate::view::Entry;
 
 /// The change of an entry that a discovery requires.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,14 +55,14 @@ pub struct LocalCluster<'a> {
 /// changes nothing.
 pub fn announced(
     announcement: &Announcement,
-    known: &[impl Borrow<ForeignCluster>],
+    known: &[Entry<'_>],
     local: &LocalCluster<'_>,
     time: Timestamp,
 ) -> EntryChange {
     let Some(url) = url_for(announcement, local) else { return EntryChange::Ignored };
     let Some(entry) = entry_of(announcement, &url, known) else {
-        let is_found = |entry: &&ForeignCluster| kind(entry) == DiscoveryType::Lan;
-        if known.iter().map(Borrow::borrow).filter(is_found).count() >= MAX_DISCOVERED {
+        let found = known.iter().filter(|entry| entry.kind == DiscoveryType::Lan);
+        if found.count() >= MAX_DISCOVERED {
             return EntryChange::TooMany;
         }
         let name = object_name(&announcement.cluster, known);
@@ -93,7 +90,7 @@ impl Neighbour {
     /// announcement changes.
     pub fn entry_change(
         &self,
-        known: &[impl Borrow<ForeignCluster>],
+        known: &[Entry<'_>],
         local: &LocalCluster<'_>,
         now: Timestamp,
     ) -> EntryChange {
@@ -106,11 +103,11 @@ impl Neighbour {
 }
 
 /// The entry that an announcement refreshes.
-pub fn entry_announced<'a>(
+pub fn entry_announced<'k, 'a>(
     announcement: &Announcement,
-    known: &'a [impl Borrow<ForeignCluster>],
+    known: &'k [Entry<'a>],
     local: &LocalCluster<'_>,
-) -> Option<&'a ForeignCluster> {
+) -> Option<&'k Entry<'a>> {
     let url = url_for(announcement, local)?;
     entry_of(announcement, &url, known).filter(|entry| accepts(entry, announcement, &url))
 }
@@ -122,45 +119,42 @@ fn url_for(announcement: &Announcement, local: &LocalCluster<'_>) -> Option<Stri
     is_meant.then(|| announcement.auth_url(local.networks)).flatten()
 }
 
-fn entry_of<'a>(
+fn entry_of<'k, 'a>(
     announcement: &Announcement,
     url: &str,
-    known: &'a [impl Borrow<ForeignCluster>],
-) -> Option<&'a ForeignCluster> {
+    known: &'k [Entry<'a>],
+) -> Option<&'k Entry<'a>> {
     let id = &announcement.cluster.cluster_id;
-    let mut known = known.iter().map(Borrow::borrow);
-    let unnamed = |entry: &&ForeignCluster| {
-        entry.spec.cluster_identity.is_none() && entry.spec.auth_url == url
-    };
-    known.clone().find(|entry| id_of(entry) == Some(id)).or_else(|| known.find(unnamed))
+    let unnamed = |entry: &&Entry<'_>| entry.peer.id().is_none() && entry.auth_url == url;
+    known.iter().find(|entry| entry.peer.id() == Some(id)).or_else(|| known.iter().find(unnamed))
 }
 
 /// Whether an announcement may change an entry.
-fn accepts(entry: &ForeignCluster, announcement: &Announcement, url: &str) -> bool {
-    entry.metadata.deletion_timestamp.is_none()
+fn accepts(entry: &Entry<'_>, announcement: &Announcement, url: &str) -> bool {
+    entry.deleted.is_none()
         && may_be_changed_by(entry, DiscoveryType::Lan)
         && (matches_pin(entry, announcement, url)
             || may_repin(entry, PinnedBy::Mdns, announcement.fingerprint))
 }
 
 /// Whether an announcement agrees with the pinned certificate.
-fn matches_pin(entry: &ForeignCluster, announcement: &Announcement, url: &str) -> bool {
-    match (entry.spec.fingerprint, announcement.fingerprint) {
+fn matches_pin(entry: &Entry<'_>, announcement: &Announcement, url: &str) -> bool {
+    match (entry.fingerprint, announcement.fingerprint) {
         (None, _) => true,
         (Some(pin), Some(said)) => pin == said,
         // It announces no certificate, so the one presented first was pinned.
         (Some(_), None) => {
-            kind(entry) == DiscoveryType::Lan
-                && PinnedBy::of(entry) == Some(PinnedBy::FirstUse)
-                && entry.spec.auth_url == url
+            entry.kind == DiscoveryType::Lan
+                && entry.pinned_by() == Some(PinnedBy::FirstUse)
+                && entry.auth_url == url
         }
     }
 }
 
 /// A time in the future was written by another clock.
-fn was_just_written(entry: &ForeignCluster, now: Timestamp) -> bool {
+fn was_just_written(entry: &Entry<'_>, now: Timestamp) -> bool {
     let just_now = SignedDuration::ZERO..SignedDuration::from_secs(1);
-    last_update(entry).is_some_and(|last| just_now.contains(&now.duration_since(last)))
+    entry.last_update.is_some_and(|last| just_now.contains(&now.duration_since(last)))
 }
 
 #[cfg(test)]
@@ -170,7 +164,7 @@ mod tests {
     use super::*;
     use crate::discovery::{
         Neighbours,
-        entry::tests::{NOW, at, entry},
+        entry::tests::{NOW, at, entry, views},
     };
 
     fn announcement(id: &str) -> Announcement {
@@ -194,7 +188,7 @@ mod tests {
         time: &str,
     ) -> EntryChange {
         let local = LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config };
-        announced(announcement, known, &local, at(time))
+        announced(announcement, &views(known), &local, at(time))
     }
 
     fn change(id: &str, known: &[ForeignCluster]) -> EntryChange {
@@ -211,7 +205,7 @@ mod tests {
         assert_eq!(new.spec.auth_url, "https://10.0.0.5:31200");
         assert_eq!(new.spec.ttl, Some(60));
         assert!(new.spec.fingerprint.is_some() && !new.spec.join);
-        assert_eq!(kind(&new), DiscoveryType::Lan);
+        assert_eq!(Entry::from_resource(&new).kind, DiscoveryType::Lan);
     }
 
     #[test]
@@ -246,22 +240,24 @@ mod tests {
             assert_eq!(said, EntryChange::Ignored);
             let local =
                 LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
-            assert_eq!(entry_announced(&spoofed, &known, &local), None);
-            assert_eq!(entry_announced(&announcement("milan-id"), &known, &local), Some(&known[0]));
+            let known = views(&known);
+            assert!(entry_announced(&spoofed, &known, &local).is_none());
+            assert!(entry_announced(&announcement("milan-id"), &known, &local).is_some());
         }
     }
 
     #[test]
     fn an_announcement_replaces_an_announced_pin_unless_there_is_a_peering() {
         let EntryChange::Create(new) = change("milan-id", &[]) else { panic!("not new") };
-        assert_eq!(PinnedBy::of(&new), Some(PinnedBy::Mdns));
+        let pinned_by = |entry: &ForeignCluster| Entry::from_resource(entry).pinned_by();
+        assert_eq!(pinned_by(&new), Some(PinnedBy::Mdns));
         let fingerprint = Some("00".repeat(32).parse().unwrap());
         let rotated = Announcement { fingerprint, ..announcement("milan-id") };
         let change_of = |entry: &ForeignCluster, it: &Announcement| {
             change_by(it, std::slice::from_ref(entry), &DiscoveryConfig::default(), NOW)
         };
         let EntryChange::Update(again) = change_of(&new, &rotated) else { panic!("left alone") };
-        let pinned = (again.spec.fingerprint, PinnedBy::of(&again));
+        let pinned = (again.spec.fingerprint, pinned_by(&again));
         assert_eq!(pinned, (fingerprint, Some(PinnedBy::Mdns)));
         let silent = Announcement { fingerprint: None, ..rotated.clone() };
         assert_eq!(change_of(&new, &silent), EntryChange::Ignored);
@@ -319,7 +315,7 @@ mod tests {
         let change_at = |announcement: Announcement, now: &str| {
             let mut neighbours = Neighbours::default();
             neighbours.announced("milan", announcement, at(NOW));
-            neighbours.get("milan").unwrap().entry_change(&known, &local, at(now))
+            neighbours.get("milan").unwrap().entry_change(&views(&known), &local, at(now))
         };
         let milan = announcement("milan-id");
         assert_eq!(change_at(milan.clone(), NOW), EntryChange::Unchanged);
@@ -353,8 +349,7 @@ mod tests {
         assert_eq!((again.spec.fingerprint, &again.metadata.resource_version), (None, &None));
         let local =
             LocalCluster { us: &"rome-id".parse().unwrap(), networks: &[], config: &config };
-        let known = [there.clone()];
-        assert_eq!(entry_announced(&silent, &known, &local), Some(&known[0]));
+        assert!(entry_announced(&silent, &[Entry::from_resource(&there)], &local).is_some());
         let elsewhere = Announcement { port: 443, ..silent.clone() };
         assert_eq!(change_of(&there, &elsewhere), EntryChange::Ignored);
         for by in [PinnedBy::Mdns, PinnedBy::Dns, PinnedBy::Hand] {
@@ -386,10 +381,9 @@ mod tests {
         let config = DiscoveryConfig::default();
         let local =
             LocalCluster { us: &"rome-id".parse().unwrap(), networks: &networks, config: &config };
-        let none: [ForeignCluster; 0] = [];
-        assert_eq!(announced(&milan, &none, &local, at(NOW)), EntryChange::Ignored);
+        assert_eq!(announced(&milan, &[], &local, at(NOW)), EntryChange::Ignored);
         milan.addresses.insert("10.0.0.6".parse().unwrap());
-        let EntryChange::Create(new) = announced(&milan, &none, &local, at(NOW)) else {
+        let EntryChange::Create(new) = announced(&milan, &[], &local, at(NOW)) else {
             panic!("not new")
         };
         assert_eq!(new.spec.auth_url, "https://10.0.0.6:31200");

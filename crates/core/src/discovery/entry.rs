@@ -1,7 +1,7 @@
 //! ForeignClusters as entries of the list of known clusters: how an entry is made, what may change
 //! it, when it expires.
 
-use std::{borrow::Borrow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use tombolo_api::{
@@ -11,58 +11,45 @@ use tombolo_api::{
 };
 
 use super::pin::{PinnedBy, pin};
-use crate::{digest, tenant::id_of, view::Request};
-
-/// How an entry was discovered. Without a label, a user has created it.
-pub fn kind(entry: &ForeignCluster) -> DiscoveryType {
-    let labels = entry.metadata.labels.as_ref();
-    let label = labels.and_then(|labels| labels.get(DISCOVERY_TYPE_LABEL));
-    label.and_then(|text| text.parse().ok()).unwrap_or(DiscoveryType::Manual)
-}
+use crate::{
+    digest,
+    view::{Entry, Request},
+};
 
 /// Whether there is a peering with that cluster, or one is wanted.
-pub fn peered(entry: &ForeignCluster) -> bool {
-    let status = entry.status.as_ref();
-    let directions = status.map(|status| [&status.outgoing, &status.incoming]);
-    let established = directions
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|peering| peering.peered || peering.peering_request.is_some());
-    entry.spec.join || established
+fn is_peered(entry: &Entry<'_>) -> bool {
+    let mut directions = entry.outgoing.into_iter().chain(entry.incoming);
+    entry.join || directions.any(|peering| peering.peered || peering.peering_request.is_some())
 }
 
 /// Whether a discovery of this kind may change an entry: one of the same or a weaker kind. Manual
 /// entries belong to the user.
-pub(super) fn may_be_changed_by(entry: &ForeignCluster, to: DiscoveryType) -> bool {
+pub(super) fn may_be_changed_by(entry: &Entry<'_>, to: DiscoveryType) -> bool {
     let strength = |kind| match kind {
         DiscoveryType::IncomingPeering => 0,
         DiscoveryType::Lan => 1,
         DiscoveryType::Wan => 2,
         DiscoveryType::Manual => 3,
     };
-    kind(entry) != DiscoveryType::Manual && strength(kind(entry)) <= strength(to)
-}
-
-pub(super) fn last_update(entry: &ForeignCluster) -> Option<Timestamp> {
-    entry.metadata.annotations.as_ref()?.get(LAST_UPDATE_ANNOTATION)?.parse().ok()
+    entry.kind != DiscoveryType::Manual && strength(entry.kind) <= strength(to)
 }
 
 /// Whether an entry has the same content as a discovery at that time and is recent: less than half
 /// of the TTL has passed, so it need not be written yet.
 pub(super) fn is_up_to_date(
-    entry: &ForeignCluster,
+    entry: &Entry<'_>,
     discovered: &ForeignCluster,
     time: Timestamp,
 ) -> bool {
-    let Some(last) = last_update(entry) else { return false };
+    let Some(last) = entry.last_update else { return false };
+    let discovered = &Entry::from_resource(discovered);
     let age = time.duration_since(last);
-    let ttl = |it: &ForeignCluster| SignedDuration::from_secs(it.spec.ttl.unwrap_or(0).into());
+    let ttl = |it: &Entry<'_>| SignedDuration::from_secs(it.ttl.unwrap_or(0).into());
     // The TTL of a cached DNS record counts down, but it expires at the same time.
     let less = ttl(entry) - ttl(discovered);
     let is_cached = less.is_positive() && (age - less).abs() <= ROUNDED;
-    kind(entry) == kind(discovered)
-        && entry.spec.auth_url == discovered.spec.auth_url
+    entry.kind == discovered.kind
+        && entry.auth_url == discovered.auth_url
         && (less.is_zero() || is_cached)
         // A time in the future was written by another clock.
         && (-ROUNDED..ttl(entry) / 2).contains(&age)
@@ -76,11 +63,11 @@ const ROUNDED: SignedDuration = SignedDuration::from_secs(2);
 pub fn incoming(
     request: &Request<'_>,
     from: &ClusterId,
-    known: &[impl Borrow<ForeignCluster>],
+    known: &[Entry<'_>],
 ) -> Option<ForeignCluster> {
-    let is_known = known.iter().map(Borrow::borrow).any(|entry| {
-        id_of(entry) == Some(from)
-            || entry.spec.cluster_identity.is_none() && entry.spec.auth_url == request.auth_url
+    let is_known = known.iter().any(|entry| match entry.peer.id() {
+        Some(id) => id == from,
+        None => entry.auth_url == request.auth_url,
     });
     let refused = request.state == RequestState::Refused;
     if !is_request_of(request, from) || refused || is_known {
@@ -96,23 +83,16 @@ pub fn incoming(
 }
 
 /// The entry that was made for an earlier request of the cluster, and has to refer to this one.
-pub fn replaced_request<'a>(
+pub fn replaced_request<'k, 'a>(
     request: &Request<'_>,
     from: &ClusterId,
-    known: &'a [impl Borrow<ForeignCluster>],
-) -> Option<&'a ForeignCluster> {
-    let known = known.iter().map(Borrow::borrow);
-    known.filter(|_| is_request_of(request, from)).find(|entry| {
-        id_of(entry) == Some(from)
-            && entry.metadata.deletion_timestamp.is_none()
-            && request_of(entry).is_some_and(|uid| request.uid != Some(uid))
+    known: &'k [Entry<'a>],
+) -> Option<&'k Entry<'a>> {
+    known.iter().filter(|_| is_request_of(request, from)).find(|entry| {
+        entry.peer.id() == Some(from)
+            && entry.deleted.is_none()
+            && entry.request.is_some_and(|uid| request.uid != Some(uid))
     })
-}
-
-/// UID of the request that an entry was made for, if it exists for that reason only.
-pub(crate) fn request_of(entry: &ForeignCluster) -> Option<&str> {
-    let annotation = entry.metadata.annotations.as_ref()?.get(REQUEST_ANNOTATION)?;
-    (kind(entry) == DiscoveryType::IncomingPeering).then_some(annotation)
 }
 
 fn is_request_of(request: &Request<'_>, from: &ClusterId) -> bool {
@@ -123,50 +103,46 @@ fn is_request_of(request: &Request<'_>, from: &ClusterId) -> bool {
 
 /// Whether an entry exists only for a peering that is over. `has_request`: the cluster's request
 /// still exists.
-pub fn is_over(entry: &ForeignCluster, has_request: bool) -> bool {
-    kind(entry) == DiscoveryType::IncomingPeering && !has_request && !peered(entry)
+pub fn is_over(entry: &Entry<'_>, has_request: bool) -> bool {
+    entry.kind == DiscoveryType::IncomingPeering && !has_request && !is_peered(entry)
 }
 
 /// The oldest entry of a cluster id, if it is another one than `entry`: that one is in effect.
-pub fn oldest_other<'a>(
-    entry: &ForeignCluster,
+pub fn oldest_other<'k, 'a>(
+    entry: &Entry<'_>,
     id: &ClusterId,
-    known: &'a [impl Borrow<ForeignCluster>],
-) -> Option<&'a ForeignCluster> {
-    fn rank(entry: &ForeignCluster) -> (Option<Timestamp>, Option<&str>) {
-        let created = entry.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (created, entry.metadata.name.as_deref())
-    }
+    known: &'k [Entry<'a>],
+) -> Option<&'k Entry<'a>> {
     known
         .iter()
-        .map(Borrow::borrow)
-        .filter(|other| id_of(other) == Some(id) && other.metadata.uid != entry.metadata.uid)
-        .filter(|other| rank(other) < rank(entry) || id_of(entry) != Some(id))
-        .min_by_key(|other| rank(other))
+        .filter(|other| other.peer.id() == Some(id) && other.uid != entry.uid)
+        .filter(|other| {
+            (other.created, other.name) < (entry.created, entry.name) || entry.peer.id() != Some(id)
+        })
+        .min_by_key(|other| (other.created, other.name))
 }
 
 /// Whether a new entry makes an older one of the same cluster permanent: a user has created the new
 /// one, and the older one was discovered.
-pub fn takes_over(entry: &ForeignCluster, older: &ForeignCluster) -> bool {
-    kind(entry) == DiscoveryType::Manual
-        && kind(older) != DiscoveryType::Manual
-        && older.metadata.deletion_timestamp.is_none()
+pub fn takes_over(entry: &Entry<'_>, older: &Entry<'_>) -> bool {
+    entry.kind == DiscoveryType::Manual
+        && older.kind != DiscoveryType::Manual
+        && older.deleted.is_none()
 }
 
 /// Whether another entry of the same cluster does the cleanup of an entry that is being deleted:
 /// one that stays, or one of those deleted at the same time.
-pub fn is_left_to_others(entry: &ForeignCluster, known: &[ForeignCluster]) -> bool {
-    known.iter().filter(|other| id_of(other) == id_of(entry)).any(|other| {
-        other.metadata.deletion_timestamp.is_none() || other.metadata.uid > entry.metadata.uid
-    })
+pub fn is_left_to_others(entry: &Entry<'_>, known: &[Entry<'_>]) -> bool {
+    known
+        .iter()
+        .filter(|other| other.peer.id() == entry.peer.id())
+        .any(|other| other.deleted.is_none() || other.uid > entry.uid)
 }
 
 /// Name of the entry for a cluster: the cluster's name, with its id if that is taken.
-pub fn object_name(cluster: &ClusterIdentity, known: &[impl Borrow<ForeignCluster>]) -> String {
+pub fn object_name(cluster: &ClusterIdentity, known: &[Entry<'_>]) -> String {
     let (name, id) = (cluster.cluster_name.as_str(), &cluster.cluster_id);
-    let is_free = |name: &String| {
-        !known.iter().any(|entry| entry.borrow().metadata.name.as_ref() == Some(name))
-    };
+    let is_free = |name: &String| !known.iter().any(|entry| entry.name == name);
     let short = [name.to_owned(), format!("{name}-{}", id.short())];
     let last = || format!("{name}-{}", digest::short(id.as_str(), 6));
     short.into_iter().find(is_free).unwrap_or_else(last)
@@ -174,19 +150,19 @@ pub fn object_name(cluster: &ClusterIdentity, known: &[impl Borrow<ForeignCluste
 
 /// Whether an entry may be pinned to another certificate by a discovery of this kind. Not with a
 /// peering: then a user has to change the fingerprint.
-pub(super) fn may_repin(entry: &ForeignCluster, said: PinnedBy, to: Option<Fingerprint>) -> bool {
-    to.is_some() && PinnedBy::of(entry) == Some(said) && !peered(entry)
+pub(super) fn may_repin(entry: &Entry<'_>, said: PinnedBy, to: Option<Fingerprint>) -> bool {
+    to.is_some() && entry.pinned_by() == Some(said) && !is_peered(entry)
 }
 
 /// Pins an entry to another certificate, with the resource version so that a concurrent change is
 /// not lost.
 pub(super) fn repin(
     again: &mut ForeignCluster,
-    entry: &ForeignCluster,
+    entry: &Entry<'_>,
     said: PinnedBy,
     to: Option<Fingerprint>,
 ) {
-    again.metadata.resource_version = entry.metadata.resource_version.clone();
+    again.metadata.resource_version = entry.resource_version.map(str::to_owned);
     pin(again, said, to);
 }
 
@@ -223,15 +199,14 @@ fn discovered(
 
 /// The same for an existing entry.
 pub(super) fn refreshed(
-    entry: &ForeignCluster,
+    entry: &Entry<'_>,
     kind: DiscoveryType,
     auth_url: String,
     ttl: u32,
     now: Timestamp,
 ) -> ForeignCluster {
-    let name = entry.metadata.name.as_deref().unwrap_or_default();
-    let mut again = discovered(name, kind, auth_url, ttl, now);
-    again.metadata.uid = entry.metadata.uid.clone();
+    let mut again = discovered(entry.name, kind, auth_url, ttl, now);
+    again.metadata.uid = entry.uid.map(str::to_owned);
     again
 }
 
@@ -251,8 +226,6 @@ fn spec(auth_url: String) -> ForeignClusterSpec {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
     use tombolo_api::discovery::ResourceRequest;
 
@@ -281,7 +254,9 @@ pub(super) mod tests {
         .unwrap()
     }
 
-    const NOBODY: [ForeignCluster; 0] = [];
+    pub fn views(known: &[ForeignCluster]) -> Vec<Entry<'_>> {
+        known.iter().map(Entry::from_resource).collect()
+    }
 
     #[test]
     fn a_stronger_kind_of_discovery_wins() {
@@ -293,6 +268,7 @@ pub(super) mod tests {
             (Manual, vec![]),
         ] {
             let entry = entry("m", there.as_str(), Some("milan-id"));
+            let entry = Entry::from_resource(&entry);
             let all = [IncomingPeering, Lan, Wan, Manual];
             let winners: Vec<_> =
                 all.into_iter().filter(|kind| may_be_changed_by(&entry, *kind)).collect();
@@ -304,6 +280,7 @@ pub(super) mod tests {
     fn an_unchanged_entry_is_up_to_date_for_half_of_its_ttl() {
         let holds = |kind: DiscoveryType, url: &str, ttl: u32, time: &str| {
             let there = entry("milan", "WAN", Some("milan-id"));
+            let there = Entry::from_resource(&there);
             let discovered = refreshed(&there, kind, url.to_owned(), ttl, at(time));
             is_up_to_date(&there, &discovered, at(time))
         };
@@ -328,6 +305,7 @@ pub(super) mod tests {
         }
         let mut unseen = entry("milan", "WAN", Some("milan-id"));
         unseen.metadata.annotations = None;
+        let unseen = Entry::from_resource(&unseen);
         assert!(!is_up_to_date(&unseen, &entry("milan", "WAN", None), at(NOW)));
     }
 
@@ -337,7 +315,7 @@ pub(super) mod tests {
         let mut known: Vec<ForeignCluster> = Vec::new();
         for id in clusters {
             let (cluster_id, cluster_name) = (id.parse().unwrap(), "milan".parse().unwrap());
-            let name = object_name(&ClusterIdentity { cluster_id, cluster_name }, &known);
+            let name = object_name(&ClusterIdentity { cluster_id, cluster_name }, &views(&known));
             assert!(known.iter().all(|entry| entry.metadata.name.as_deref() != Some(&name)));
             known.push(entry(&name, "LAN", Some(id)));
         }
@@ -346,17 +324,9 @@ pub(super) mod tests {
     fn incoming(
         request: &ResourceRequest,
         from: &ClusterId,
-        known: &[impl Borrow<ForeignCluster>],
+        known: &[ForeignCluster],
     ) -> Option<ForeignCluster> {
-        super::incoming(&Request::from_resource(request), from, known)
-    }
-
-    fn replaced_request<'a>(
-        request: &ResourceRequest,
-        from: &ClusterId,
-        known: &'a [impl Borrow<ForeignCluster>],
-    ) -> Option<&'a ForeignCluster> {
-        super::replaced_request(&Request::from_resource(request), from, known)
+        super::incoming(&Request::from_resource(request), from, &views(known))
     }
 
     fn request(id: &str) -> ResourceRequest {
@@ -375,9 +345,10 @@ pub(super) mod tests {
     #[test]
     fn a_request_of_an_unknown_cluster_creates_a_weak_entry() {
         let from = "milan-id".parse().unwrap();
-        let new = incoming(&request("milan-id"), &from, &NOBODY).unwrap();
-        assert_eq!(kind(&new), DiscoveryType::IncomingPeering);
-        assert_eq!(new.spec.auth_url, "https://10.0.0.5:31200");
+        let new = incoming(&request("milan-id"), &from, &[]).unwrap();
+        let new = Entry::from_resource(&new);
+        assert_eq!(new.kind, DiscoveryType::IncomingPeering);
+        assert_eq!(new.auth_url, "https://10.0.0.5:31200");
         assert!(is_over(&new, false) && !is_over(&new, true));
         let known = [entry("m", "Manual", Some("milan-id"))];
         assert_eq!(incoming(&request("milan-id"), &from, &known), None);
@@ -389,13 +360,13 @@ pub(super) mod tests {
     fn a_refused_request_creates_no_entry() {
         let mut refused = request("milan-id");
         refused.status = serde_json::from_value(json!({ "state": "Refused" })).unwrap();
-        assert_eq!(incoming(&refused, &"milan-id".parse().unwrap(), &NOBODY), None);
+        assert_eq!(incoming(&refused, &"milan-id".parse().unwrap(), &[]), None);
     }
 
     #[test]
     fn a_request_with_the_id_of_another_cluster_is_ignored() {
         let from = "milan-id".parse().unwrap();
-        assert_eq!(incoming(&request("naples-id"), &from, &NOBODY), None);
+        assert_eq!(incoming(&request("naples-id"), &from, &[]), None);
     }
 
     #[test]
@@ -405,27 +376,38 @@ pub(super) mod tests {
             (entry("b", "LAN", Some("milan-id")), entry("a", "LAN", Some("milan-id")));
         old.metadata.creation_timestamp =
             serde_json::from_value(json!("2026-05-01T11:00:00Z")).unwrap();
-        let known = [new.clone(), old.clone()];
-        assert_eq!(oldest_other(&new, &id, &known), Some(&old));
-        assert_eq!(oldest_other(&old, &id, &known), None);
+        let (old, new) = (Entry::from_resource(&old), Entry::from_resource(&new));
+        let oldest_other =
+            |entry: &Entry<'_>| oldest_other(entry, &id, &[new, old]).map(|found| found.uid);
+        assert_eq!(oldest_other(&new), Some(old.uid));
+        assert_eq!(oldest_other(&old), None);
         let unfilled = entry("c", "Manual", None);
-        assert_eq!(oldest_other(&unfilled, &id, &known), Some(&old));
+        assert_eq!(oldest_other(&Entry::from_resource(&unfilled)), Some(old.uid));
     }
 
     #[test]
-    fn lookups_return_references_into_the_index() {
-        let (from, known) = ("milan-id".parse().unwrap(), [entry("b", "LAN", Some("milan-id"))]);
-        let known = known.map(Arc::new);
-        let found = oldest_other(&entry("c", "Manual", None), &from, &known);
-        assert!(found.is_some_and(|found| std::ptr::eq(found, &*known[0])));
-        assert_eq!(replaced_request(&request("milan-id"), &from, &known), None);
-        assert_eq!(incoming(&request("milan-id"), &from, &known), None);
+    fn an_entry_of_an_earlier_request_refers_to_the_next() {
+        let (from, mut next) = ("milan-id".parse().unwrap(), request("milan-id"));
+        next.metadata.uid = Some("2".to_owned());
+        for (kind, uid, is_replaced) in
+            [("IncomingPeering", "1", true), ("IncomingPeering", "2", false), ("LAN", "1", false)]
+        {
+            let mut made = entry("m", kind, Some("milan-id"));
+            let annotation = (REQUEST_ANNOTATION.to_owned(), uid.to_owned());
+            made.metadata.annotations = Some([annotation].into());
+            let known = [Entry::from_resource(&made)];
+            let found = replaced_request(&Request::from_resource(&next), &from, &known);
+            assert_eq!(found.is_some(), is_replaced, "{kind} {uid}");
+        }
     }
 
     #[test]
     fn a_manual_entry_takes_over_a_discovered_one() {
         let all = ["Manual", "WAN", "LAN", "IncomingPeering"];
         let entry = |kind| entry("m", kind, Some("milan-id"));
+        let takes_over = |entry: &ForeignCluster, older: &ForeignCluster| {
+            takes_over(&Entry::from_resource(entry), &Entry::from_resource(older))
+        };
         for there in all {
             assert_eq!(takes_over(&entry("Manual"), &entry(there)), there != "Manual", "{there}");
             for found in &all[1..] {
@@ -453,10 +435,10 @@ pub(super) mod tests {
             .unwrap()
         };
         let (one, two, stays) = (entry("1", true), entry("2", true), entry("0", false));
-        let both = [one.clone(), two.clone()];
-        assert!(is_left_to_others(&one, &both));
-        assert!(!is_left_to_others(&two, &both));
-        assert!(!is_left_to_others(&one, std::slice::from_ref(&one)));
-        assert!(is_left_to_others(&two, &[two.clone(), stays]));
+        let [one, two, stays] = [&one, &two, &stays].map(Entry::from_resource);
+        assert!(is_left_to_others(&one, &[one, two]));
+        assert!(!is_left_to_others(&two, &[one, two]));
+        assert!(!is_left_to_others(&one, &[one]));
+        assert!(is_left_to_others(&two, &[two, stays]));
     }
 }

@@ -1,33 +1,24 @@
 //! Expiry of entries that were discovered in the local network or in DNS.
 
-use std::{
-    borrow::Borrow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use tombolo_api::discovery::{DiscoveryType, ForeignCluster};
+use tombolo_api::discovery::DiscoveryType;
 
-use super::entry::{kind, last_update};
-use crate::peering::is_authenticated;
+use crate::view::Entry;
 
 /// When a discovered entry expires, by its own annotations, unless it is announced or listed again;
 /// never during a peering, or while one is wanted and possible. Whether a user has set `spec.join`
 /// is checked by the caller. Discovery runs since `watching`, so entries do not expire for what it
 /// could not have received before.
-pub fn expires_at(
-    entry: &ForeignCluster,
-    watching: Timestamp,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    if !matches!(kind(entry), DiscoveryType::Lan | DiscoveryType::Wan) || is_held(entry) {
+pub fn expires_at(entry: &Entry<'_>, watching: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    if !matches!(entry.kind, DiscoveryType::Lan | DiscoveryType::Wan) || is_held(entry) {
         return None;
     }
-    let ttl = SignedDuration::from_secs(entry.spec.ttl?.into());
+    let ttl = SignedDuration::from_secs(entry.ttl?.into());
     // A later time was written by another clock.
     let latest = now.checked_add(ttl).unwrap_or(Timestamp::MAX);
-    let created = || entry.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let seen = last_update(entry).filter(|seen| *seen <= latest).or_else(created)?;
+    let seen = entry.last_update.filter(|seen| *seen <= latest).or(entry.created)?;
     seen.max(watching).checked_add(ttl).ok()
 }
 
@@ -38,49 +29,46 @@ pub struct Expiries(BTreeMap<String, Timestamp>);
 
 impl Expiries {
     /// Records that the cluster of that entry was announced or listed, valid for `ttl` seconds.
-    pub fn record(&mut self, entry: &ForeignCluster, seen: Timestamp, ttl: u32) {
+    pub fn record(&mut self, entry: &Entry<'_>, seen: Timestamp, ttl: u32) {
         let until = seen.checked_add(SignedDuration::from_secs(ttl.into()));
-        if let (Some(uid), Ok(until)) = (&entry.metadata.uid, until) {
-            self.0.insert(uid.clone(), until);
+        if let (Some(uid), Ok(until)) = (entry.uid, until) {
+            self.0.insert(uid.to_owned(), until);
         }
     }
 
     /// When the entry expires: see [`expires_at`].
     pub fn expire_at(
         &self,
-        entry: &ForeignCluster,
+        entry: &Entry<'_>,
         watching: Timestamp,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let written = expires_at(entry, watching, now)?;
-        let recorded = entry.metadata.uid.as_ref().and_then(|uid| self.0.get(uid));
+        let recorded = entry.uid.and_then(|uid| self.0.get(uid));
         Some(recorded.map_or(written, |recorded| written.max(*recorded)))
     }
 
     /// Forgets all other entries.
-    pub fn keep_only(&mut self, known: &[impl Borrow<ForeignCluster>]) {
-        let known: BTreeSet<_> =
-            known.iter().filter_map(|entry| entry.borrow().metadata.uid.as_ref()).collect();
-        self.0.retain(|uid, _| known.contains(uid));
+    pub fn keep_only(&mut self, known: &[Entry<'_>]) {
+        let known: BTreeSet<_> = known.iter().filter_map(|entry| entry.uid).collect();
+        self.0.retain(|uid, _| known.contains(uid.as_str()));
     }
 }
 
 /// Whether there is a peering, the other cluster requests one, or one is wanted and possible: that
 /// cluster has issued an identity.
-fn is_held(entry: &ForeignCluster) -> bool {
-    let status = entry.status.as_ref();
-    let outgoing = status.and_then(|status| status.outgoing.as_ref());
-    let incoming = status.and_then(|status| status.incoming.as_ref());
-    let is_there = outgoing.into_iter().chain(incoming).any(|peering| peering.peered);
-    let is_asked = incoming.is_some_and(|peering| peering.peering_request.is_some());
+fn is_held(entry: &Entry<'_>) -> bool {
+    let is_there = entry.outgoing.into_iter().chain(entry.incoming).any(|peering| peering.peered);
+    let is_asked = entry.incoming.is_some_and(|peering| peering.peering_request.is_some());
     // A peering that is no longer wanted is still being taken down.
-    let is_left = outgoing.is_some_and(|peering| peering.peering_request.is_some());
-    is_there || is_asked || if entry.spec.join { is_authenticated(entry) } else { is_left }
+    let is_left = entry.outgoing.is_some_and(|peering| peering.peering_request.is_some());
+    is_there || is_asked || if entry.join { entry.peer.is_authenticated } else { is_left }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tombolo_api::discovery::ForeignCluster;
 
     use super::*;
     use crate::discovery::entry::tests::{NOW, at, entry};
@@ -88,7 +76,7 @@ mod tests {
     const LONG_AGO: &str = "2026-05-01T00:00:00Z";
 
     fn goes(entry: &ForeignCluster) -> Option<Timestamp> {
-        expires_at(entry, at(LONG_AGO), at(NOW))
+        expires_at(&Entry::from_resource(entry), at(LONG_AGO), at(NOW))
     }
 
     #[test]
@@ -128,7 +116,7 @@ mod tests {
     #[test]
     fn the_ttl_starts_when_discovery_starts() {
         let milan = entry("milan", "LAN", Some("milan-id"));
-        let later = at("2026-05-01T13:00:00Z");
+        let (milan, later) = (Entry::from_resource(&milan), at("2026-05-01T13:00:00Z"));
         assert_eq!(expires_at(&milan, later, later), Some(at("2026-05-01T13:01:00Z")));
     }
 
@@ -149,7 +137,8 @@ mod tests {
     #[test]
     fn an_announcement_is_valid_for_its_full_ttl_though_it_was_not_written() {
         let mut expiries = Expiries::default();
-        let milan = entry("milan", "WAN", Some("milan-id"));
+        let (milan, turin) = (entry("milan", "WAN", Some("milan-id")), entry("turin", "WAN", None));
+        let (milan, turin) = (Entry::from_resource(&milan), Entry::from_resource(&turin));
         let goes = |expiries: &Expiries| expiries.expire_at(&milan, at(LONG_AGO), at(NOW));
         assert_eq!(goes(&expiries), Some(at("2026-05-01T12:01:00Z")));
         expiries.record(&milan, at("2026-05-01T12:00:29Z"), 60);
@@ -158,10 +147,11 @@ mod tests {
         expiries.record(&milan, at("2026-05-01T12:00:29Z"), 31);
         assert_eq!(goes(&expiries), Some(at("2026-05-01T12:01:00Z")));
         expiries.record(&milan, at("2026-05-01T12:00:29Z"), 60);
-        expiries.keep_only(&[entry("turin", "WAN", None)]);
+        expiries.keep_only(&[turin]);
         assert_eq!(goes(&expiries), Some(at("2026-05-01T12:01:00Z")));
-        let mut peered = milan;
+        let mut peered = entry("milan", "WAN", Some("milan-id"));
         peered.status = serde_json::from_value(json!({ "outgoing": { "peered": true } })).unwrap();
+        let peered = Entry::from_resource(&peered);
         assert_eq!(expiries.expire_at(&peered, at(LONG_AGO), at(NOW)), None);
     }
 }

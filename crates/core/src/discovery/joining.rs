@@ -1,14 +1,15 @@
 //! Automatic peering with discovered clusters. It applies until a user has ever set `spec.join`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-use tombolo_api::discovery::{DiscoveryType, ForeignCluster};
+use tombolo_api::discovery::DiscoveryType;
 
-use super::{LocalCluster, entry::kind};
+use super::LocalCluster;
+use crate::view::Entry;
 
 /// Whether nobody but these field managers, which create entries, has ever set `spec.join`. Needs
 /// managedFields.
-pub fn is_undecided(entry: &ForeignCluster, managers: &[&str]) -> bool {
-    let managed = entry.metadata.managed_fields.iter().flatten();
+pub fn is_undecided(entry: &Entry<'_>, managers: &[&str]) -> bool {
+    let managed = entry.managed_fields.iter();
     let mut setters = managed.filter(|it| sets_join(it)).map(|it| it.manager.as_deref()).peekable();
     setters.peek().is_some()
         && setters.all(|setter| setter.is_some_and(|setter| managers.contains(&setter)))
@@ -17,14 +18,14 @@ pub fn is_undecided(entry: &ForeignCluster, managers: &[&str]) -> bool {
 impl LocalCluster<'_> {
     /// Whether to peer with a cluster that was discovered in the local network before `autojoin`
     /// was switched on.
-    pub fn joins(&self, entry: &ForeignCluster, managers: &[&str]) -> bool {
-        self.config.autojoin && kind(entry) == DiscoveryType::Lan && may_be_joined(entry, managers)
+    pub fn joins(&self, entry: &Entry<'_>, managers: &[&str]) -> bool {
+        self.config.autojoin && entry.kind == DiscoveryType::Lan && may_be_joined(entry, managers)
     }
 }
 
 /// Whether `autojoin` may set `spec.join` of this entry.
-pub fn may_be_joined(entry: &ForeignCluster, managers: &[&str]) -> bool {
-    !entry.spec.join && entry.metadata.deletion_timestamp.is_none() && is_undecided(entry, managers)
+pub fn may_be_joined(entry: &Entry<'_>, managers: &[&str]) -> bool {
+    !entry.join && entry.deleted.is_none() && is_undecided(entry, managers)
 }
 
 fn sets_join(managed: &ManagedFieldsEntry) -> bool {
@@ -34,7 +35,7 @@ fn sets_join(managed: &ManagedFieldsEntry) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::config::DiscoveryConfig;
+    use tombolo_api::{config::DiscoveryConfig, discovery::ForeignCluster};
 
     use super::*;
     use crate::discovery::entry::tests::entry;
@@ -69,12 +70,15 @@ mod tests {
             ("Manual", &["us"], false),
         ] {
             let entry = set_by(kind, managers);
+            let entry = Entry::from_resource(&entry);
             assert_eq!(local.joins(&entry, &OURS), is_joined, "{kind} {managers:?}");
         }
         let mut milan = set_by("LAN", &["us"]);
         let off = DiscoveryConfig::default();
-        assert!(!LocalCluster { config: &off, ..local }.joins(&milan, &OURS));
+        let off = LocalCluster { config: &off, ..local };
+        assert!(!off.joins(&Entry::from_resource(&milan), &OURS));
         milan.spec.join = true;
+        let milan = Entry::from_resource(&milan);
         assert!(!local.joins(&milan, &OURS), "already joined");
         assert!(is_undecided(&milan, &OURS), "no user has set it");
     }

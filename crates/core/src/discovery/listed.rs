@@ -6,22 +6,23 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource;
 use tombolo_api::{
     ClusterId, ClusterIdentity, ClusterName, Fingerprint,
-    discovery::{DiscoveryType, ForeignCluster, SearchDomain},
+    discovery::{DiscoveryType, ForeignCluster},
     names::RECORD_ANNOTATION,
 };
 
 use super::{
     EntryChange,
     entry::{
-        is_up_to_date, kind, may_be_changed_by, may_repin, new_entry, object_name, refreshed, repin,
+        is_up_to_date, may_be_changed_by, may_repin, new_entry, object_name, refreshed, repin,
     },
     pin::{PinnedBy, pin},
 };
-use crate::{digest, peering::is_authenticated, tenant::id_of};
+use crate::{
+    digest,
+    view::{Domain, Entry},
+};
 
 /// A cluster that a domain lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +111,7 @@ pub struct SearchContext<'a> {
     /// This cluster.
     pub us: &'a ClusterId,
     /// The domain.
-    pub domain: &'a SearchDomain,
+    pub domain: &'a Domain<'a>,
     /// UIDs of all SearchDomains.
     pub domains: &'a BTreeSet<String>,
     /// Whether to peer with discovered clusters.
@@ -121,7 +122,7 @@ pub struct SearchContext<'a> {
 pub fn listed(
     listed: &ListedCluster,
     context: &SearchContext<'_>,
-    known: &[ForeignCluster],
+    known: &[Entry<'_>],
     now: Timestamp,
 ) -> EntryChange {
     let id = listed.cluster.as_ref().map(|cluster| &cluster.cluster_id);
@@ -142,10 +143,10 @@ pub fn listed(
         return EntryChange::Create(Box::new(owned(new, listed, domain)));
     };
     let is_free = may_be_taken(entry, domain) || is_orphaned(entry, context.domains);
-    if entry.metadata.deletion_timestamp.is_some() || !is_free {
+    if entry.deleted.is_some() || !is_free {
         return EntryChange::Ignored;
     }
-    let matches_pin = match (entry.spec.fingerprint, listed.fingerprint) {
+    let matches_pin = match (entry.fingerprint, listed.fingerprint) {
         (None, _) => true,
         (Some(pin), Some(said)) => said == pin,
         (Some(pin), None) => is_of(entry, listed, domain) || listed.shown == Some(pin),
@@ -165,18 +166,17 @@ pub fn listed(
 }
 
 /// The entry of that cluster; while its id is unknown, the entry with that record or URL.
-pub fn entry_listed<'a>(
+pub fn entry_listed<'k, 'a>(
     listed: &ListedCluster,
-    domain: &SearchDomain,
-    known: &'a [ForeignCluster],
-) -> Option<&'a ForeignCluster> {
+    domain: &Domain<'_>,
+    known: &'k [Entry<'a>],
+) -> Option<&'k Entry<'a>> {
     let id = listed.cluster.as_ref().map(|cluster| &cluster.cluster_id);
-    let same_id = |entry: &&ForeignCluster| id.is_some() && id_of(entry) == id;
+    let same_id = |entry: &&Entry<'_>| id.is_some() && entry.peer.id() == id;
     // An entry with another id is another cluster.
-    let may_be = |entry: &&ForeignCluster| id.is_none() || id_of(entry).is_none();
-    let same_record = |entry: &&ForeignCluster| may_be(entry) && is_of(entry, listed, domain);
-    let same_url =
-        |entry: &&ForeignCluster| may_be(entry) && entry.spec.auth_url == listed.auth_url;
+    let may_be = |entry: &Entry<'_>| id.is_none() || entry.peer.id().is_none();
+    let same_record = |entry: &&Entry<'_>| may_be(entry) && is_of(entry, listed, domain);
+    let same_url = |entry: &&Entry<'_>| may_be(entry) && entry.auth_url == listed.auth_url;
     known
         .iter()
         .find(same_id)
@@ -184,44 +184,36 @@ pub fn entry_listed<'a>(
         .or_else(|| known.iter().find(same_url))
 }
 
-/// Entries made before the id was known, that turn out to be of a cluster with another entry, or of
-/// this cluster itself.
-pub fn superseded<'a>(
+/// Whether an entry was made before the id was known, and turns out to be of a cluster with another
+/// entry, or of this cluster itself.
+pub fn is_superseded(
+    entry: &Entry<'_>,
     listed: &ListedCluster,
-    domain: &SearchDomain,
-    known: &'a [ForeignCluster],
-    us: &ClusterId,
-) -> Vec<&'a ForeignCluster> {
-    let Some(cluster) = &listed.cluster else { return Vec::new() };
+    context: &SearchContext<'_>,
+    known: &[Entry<'_>],
+) -> bool {
+    let Some(cluster) = &listed.cluster else { return false };
     let id = &cluster.cluster_id;
-    if id != us && !known.iter().any(|entry| id_of(entry) == Some(id)) {
-        return Vec::new();
-    }
-    known
-        .iter()
-        .filter(|entry| id_of(entry).is_none() && is_of(entry, listed, domain))
-        .filter(|entry| entry.metadata.deletion_timestamp.is_none())
-        .collect()
+    entry.peer.id().is_none()
+        && entry.deleted.is_none()
+        && is_of(entry, listed, context.domain)
+        && (id == context.us || known.iter().any(|other| other.peer.id() == Some(id)))
 }
 
 /// Whether the auth service need not be queried: the id is known, and so is the certificate where
 /// it matters. An entry without an identity may have become another cluster.
-pub fn is_identified(
-    listed: &ListedCluster,
-    domain: &SearchDomain,
-    known: &[ForeignCluster],
-) -> bool {
+pub fn is_identified(listed: &ListedCluster, domain: &Domain<'_>, known: &[Entry<'_>]) -> bool {
     let Some(cluster) = &listed.cluster else {
         return known.iter().any(|entry| {
             is_of(entry, listed, domain)
-                && id_of(entry).is_some()
-                && entry.spec.auth_url == listed.auth_url
-                && is_authenticated(entry)
+                && entry.peer.id().is_some()
+                && entry.auth_url == listed.auth_url
+                && entry.peer.is_authenticated
         });
     };
-    let waits = |entry: &ForeignCluster| {
-        id_of(entry) == Some(&cluster.cluster_id)
-            && entry.spec.fingerprint.is_some()
+    let waits = |entry: &Entry<'_>| {
+        entry.peer.id() == Some(&cluster.cluster_id)
+            && entry.fingerprint.is_some()
             && !is_of(entry, listed, domain)
             && may_be_changed_by(entry, DiscoveryType::Wan)
     };
@@ -229,43 +221,35 @@ pub fn is_identified(
 }
 
 /// Whether an entry belongs to a domain that no longer exists.
-pub fn is_orphaned(entry: &ForeignCluster, domains: &BTreeSet<String>) -> bool {
-    let owners = entry.metadata.owner_references.as_deref().unwrap_or_default();
-    kind(entry) == DiscoveryType::Wan && !owners.iter().any(|owner| domains.contains(&owner.uid))
+pub fn is_orphaned(entry: &Entry<'_>, domains: &BTreeSet<String>) -> bool {
+    entry.kind == DiscoveryType::Wan && !domains.iter().any(|uid| entry.is_owned_by(uid))
 }
 
 /// Whether an entry belongs to this domain.
-pub fn is_found_in(entry: &ForeignCluster, domain: &SearchDomain) -> bool {
-    let owners = entry.metadata.owner_references.as_deref().unwrap_or_default();
-    let is_owner = |owner: &OwnerReference| Some(&owner.uid) == domain.metadata.uid.as_ref();
-    kind(entry) == DiscoveryType::Wan && owners.iter().any(is_owner)
+pub fn is_found_in(entry: &Entry<'_>, domain: &Domain<'_>) -> bool {
+    let owner = domain.owner.as_ref();
+    entry.kind == DiscoveryType::Wan && owner.is_some_and(|owner| entry.is_owned_by(&owner.uid))
 }
 
 /// Whether an entry was discovered in a weaker way than by DNS, or in that domain.
-fn may_be_taken(entry: &ForeignCluster, domain: &SearchDomain) -> bool {
+fn may_be_taken(entry: &Entry<'_>, domain: &Domain<'_>) -> bool {
     may_be_changed_by(entry, DiscoveryType::Wan)
-        && (kind(entry) != DiscoveryType::Wan || is_found_in(entry, domain))
+        && (entry.kind != DiscoveryType::Wan || is_found_in(entry, domain))
 }
 
-fn is_of(entry: &ForeignCluster, listed: &ListedCluster, domain: &SearchDomain) -> bool {
-    let annotations = entry.metadata.annotations.as_ref();
-    let record = annotations.and_then(|annotations| annotations.get(RECORD_ANNOTATION));
-    record == Some(&listed.record) && is_found_in(entry, domain)
+fn is_of(entry: &Entry<'_>, listed: &ListedCluster, domain: &Domain<'_>) -> bool {
+    entry.record == Some(listed.record.as_str()) && is_found_in(entry, domain)
 }
 
-fn owned(
-    mut entry: ForeignCluster,
-    listed: &ListedCluster,
-    domain: &SearchDomain,
-) -> ForeignCluster {
-    entry.metadata.owner_references = domain.owner_ref(&()).map(|owner| vec![owner]);
+fn owned(mut entry: ForeignCluster, listed: &ListedCluster, domain: &Domain<'_>) -> ForeignCluster {
+    entry.metadata.owner_references = domain.owner.clone().map(|owner| vec![owner]);
     let annotations = entry.metadata.annotations.get_or_insert_default();
     annotations.insert(RECORD_ANNOTATION.to_owned(), listed.record.clone());
     entry
 }
 
 /// Name of an entry while the cluster's name is unknown: the first label of the record.
-fn name_of(record: &str, known: &[ForeignCluster]) -> String {
+fn name_of(record: &str, known: &[Entry<'_>]) -> String {
     let label = first_label(record);
     let valid = |byte: char| if byte.is_ascii_alphanumeric() { byte } else { '-' };
     let label: String = label.chars().map(valid).take(ClusterName::MAX_LEN).collect();
@@ -273,8 +257,7 @@ fn name_of(record: &str, known: &[ForeignCluster]) -> String {
         "" => "cluster",
         label => label,
     };
-    let is_taken = |entry: &ForeignCluster| entry.metadata.name.as_deref() == Some(label);
-    if !known.iter().any(is_taken) {
+    if !known.iter().any(|entry| entry.name == label) {
         return label.to_owned();
     }
     format!("{label}-{}", digest::short(record, 3))

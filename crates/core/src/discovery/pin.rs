@@ -42,15 +42,11 @@ impl PinnedBy {
         (PINNED_ANNOTATION.to_owned(), format!("{} {fingerprint}", self.as_str()))
     }
 
-    /// Source of an entry's fingerprint, if there is one. A fingerprint other than the annotated
-    /// one was set by a user.
-    pub fn of(entry: &ForeignCluster) -> Option<Self> {
-        let pin = entry.spec.fingerprint?;
-        let annotations = entry.metadata.annotations.as_ref();
-        let annotation = annotations.and_then(|annotations| annotations.get(PINNED_ANNOTATION));
-        let is_it =
-            |by: &Self| annotation.is_some_and(|annotation| *annotation == by.annotation(pin).1);
-        Some(Self::ANNOTATED.into_iter().find(is_it).unwrap_or(Self::Hand))
+    /// Source of a fingerprint, by the annotation. A fingerprint other than the annotated one was
+    /// set by a user.
+    pub(crate) fn read(fingerprint: Fingerprint, annotation: Option<&str>) -> Self {
+        let is_it = |by: &Self| annotation == Some(by.annotation(fingerprint).1.as_str());
+        Self::ANNOTATED.into_iter().find(is_it).unwrap_or(Self::Hand)
     }
 }
 
@@ -66,20 +62,22 @@ pub(super) fn pin(entry: &mut ForeignCluster, by: PinnedBy, fingerprint: Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::Entry;
 
     #[test]
     fn a_fingerprint_other_than_the_annotated_one_is_manual() {
         let (first, other) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
         let spec = serde_json::from_value(serde_json::json!({ "authUrl": "https://milan" }));
         let mut entry = ForeignCluster::new("milan", spec.unwrap());
-        assert_eq!(PinnedBy::of(&entry), None);
+        let pinned_by = |entry: &ForeignCluster| Entry::from_resource(entry).pinned_by();
+        assert_eq!(pinned_by(&entry), None);
         for by in PinnedBy::ANNOTATED {
             pin(&mut entry, by, Some(first));
-            assert_eq!(PinnedBy::of(&entry), Some(by));
+            assert_eq!(pinned_by(&entry), Some(by));
             entry.spec.fingerprint = Some(other);
-            assert_eq!(PinnedBy::of(&entry), Some(PinnedBy::Hand));
+            assert_eq!(pinned_by(&entry), Some(PinnedBy::Hand));
         }
         entry.metadata.annotations = None;
-        assert_eq!(PinnedBy::of(&entry), Some(PinnedBy::Hand));
+        assert_eq!(pinned_by(&entry), Some(PinnedBy::Hand));
     }
 }

@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tombolo_api::{
     config::DiscoveryConfig,
-    discovery::{FoundCluster, SEARCHED, SearchDomain, SearchDomainStatus},
+    discovery::{FoundCluster, SEARCHED, SearchDomainStatus},
 };
 
 use super::{ListedCluster, UnusableRecord};
-use crate::condition::now_is;
+use crate::{condition::now_is, view::Domain};
 
 /// Limit of clusters of one domain.
 pub const MAX_LISTED: usize = 1000;
@@ -46,9 +46,8 @@ pub enum Failure {
 
 impl Search {
     /// The condition of the SearchDomain.
-    pub fn condition(&self, domain: &SearchDomain, now: Timestamp) -> Condition {
-        let before = domain.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
-        let (name, servers) = (&domain.spec.domain, &self.servers);
+    pub fn condition(&self, domain: &Domain<'_>, now: Timestamp) -> Condition {
+        let (name, servers) = (domain.domain, &self.servers);
         let kept = "clusters found before are kept until their TTL expires";
         let (is_complete, reason, message) = match &self.answer {
             Ok(Found { clusters, unusable }) if !unusable.is_empty() => {
@@ -94,13 +93,13 @@ impl Search {
                 (false, "NoAnswer", message)
             }
         };
-        now_is(before, SEARCHED, is_complete, reason, &message, now)
+        now_is(domain.conditions, SEARCHED, is_complete, reason, &message, now)
     }
 
     /// The status of the SearchDomain, with its current entries.
     pub fn status(
         &self,
-        domain: &SearchDomain,
+        domain: &Domain<'_>,
         entries: Vec<String>,
         now: Timestamp,
     ) -> SearchDomainStatus {
@@ -139,6 +138,8 @@ const RETRY: Duration = Duration::from_secs(30);
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use tombolo_api::discovery::SearchDomain;
 
     use super::*;
 
@@ -195,7 +196,8 @@ mod tests {
                 "kept until their TTL expires",
             ),
         ] {
-            let condition = search.condition(&domain(), NOW.parse().unwrap());
+            let condition =
+                search.condition(&Domain::from_resource(&domain()), NOW.parse().unwrap());
             assert_eq!((condition.status.as_str(), condition.reason.as_str()), (status, reason));
             let message = condition.message;
             for part in [part, "example.com.", "192.0.2.53:53"] {
@@ -228,7 +230,8 @@ mod tests {
     #[test]
     fn the_status_lists_each_entry_once() {
         let names = ["b", "a", "b"].map(str::to_owned).to_vec();
-        let status = found(&[60]).status(&domain(), names, NOW.parse().unwrap());
+        let status =
+            found(&[60]).status(&Domain::from_resource(&domain()), names, NOW.parse().unwrap());
         let names: Vec<_> = status.foreign_clusters.iter().map(|found| &found.name).collect();
         assert_eq!(names, ["a", "b"]);
     }

@@ -2,7 +2,7 @@
 
 use tombolo_api::{
     auth::Refusal,
-    discovery::{AuthStatus, ForeignCluster, condition::WRONG_TOKEN},
+    discovery::{AuthStatus, condition::WRONG_TOKEN},
     names::{AUTH_TOKEN_KEY, AUTH_TOKEN_LABEL, CLUSTER_ID_LABEL, NAMESPACE},
 };
 
@@ -72,15 +72,16 @@ impl Obstacle {
         self.status() == AuthStatus::Pending
     }
 
-    /// Advice for the user, appended to the message of the condition.
-    pub fn advice(self, entry: &ForeignCluster) -> Option<String> {
+    /// Advice for the user, appended to the message of the condition. `pinned_by`: the source of
+    /// the pinned certificate.
+    pub fn advice(self, pinned_by: Option<PinnedBy>) -> Option<String> {
         match self {
             Self::EmptyToken | Self::WrongToken => Some(format!(
                 "put it in a Secret in this cluster's namespace {NAMESPACE}, key {AUTH_TOKEN_KEY}, \
                  with the labels {CLUSTER_ID_LABEL}=<the cluster's id> and {AUTH_TOKEN_LABEL}="
             )),
             Self::OtherCertificate => {
-                let that = PinnedBy::of(entry).unwrap_or(PinnedBy::FirstUse).that();
+                let that = pinned_by.unwrap_or(PinnedBy::FirstUse).that();
                 Some(format!("expected the certificate that {that}"))
             }
             Self::IdentityTaken
@@ -94,29 +95,22 @@ impl Obstacle {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn entry() -> ForeignCluster {
-        let spec = json!({ "authUrl": "https://milan", "fingerprint": "0f".repeat(32) });
-        serde_json::from_value(json!({ "metadata": { "name": "milan" }, "spec": spec })).unwrap()
-    }
 
     #[test]
     fn whoever_wants_a_token_is_told_where_to_put_it() {
         for refusal in [Refusal::EmptyTokenRefused, Refusal::WrongToken] {
-            let advice = Obstacle::from(refusal).advice(&entry()).unwrap();
+            let advice = Obstacle::from(refusal).advice(None).unwrap();
             for part in ["namespace liqo", "key token", "liqo.io/cluster-id="] {
                 assert!(advice.contains(part), "{part:?} is not in {advice}");
             }
         }
-        assert_eq!(Obstacle::from(Refusal::Other).advice(&entry()), None);
+        assert_eq!(Obstacle::from(Refusal::Other).advice(None), None);
     }
 
     #[test]
     fn the_expected_certificate_is_named_by_its_origin() {
-        let advice = Obstacle::OtherCertificate.advice(&entry()).unwrap();
+        let advice = Obstacle::OtherCertificate.advice(Some(PinnedBy::Hand)).unwrap();
         assert_eq!(advice, "expected the certificate that a user has set in spec.fingerprint");
     }
 

@@ -1,9 +1,12 @@
 //! The tenant namespace of a peer: its name, and when it can be deleted.
 
 use kube::core::ObjectMeta;
-use tombolo_api::{ClusterIdentity, discovery::ForeignCluster, names};
+use tombolo_api::{ClusterIdentity, names};
 
-use crate::digest::{hex, sha256};
+use crate::{
+    digest::{hex, sha256},
+    view::Peer,
+};
 
 /// Possible names of the tenant namespace for a cluster: the first that is free is used. Clusters
 /// choose their names and ids themselves, so the first two can be taken on purpose. The last can't:
@@ -24,7 +27,7 @@ const DIGEST_LEN: usize = 63 - PREFIX.len();
 #[derive(Clone, Debug, Default)]
 pub struct TenantUsers<'a> {
     /// ForeignClusters of the peer.
-    pub entries: Vec<&'a ForeignCluster>,
+    pub entries: Vec<Peer<'a>>,
     /// Record of the identity that this cluster has issued to it.
     pub record: Option<&'a ObjectMeta>,
     /// Whether the identity that it has issued is stored.
@@ -41,10 +44,9 @@ impl TenantUsers<'_> {
     /// except for an entry that has not released the identity yet or waits for the end of the
     /// peering.
     pub fn need_namespace(&self) -> bool {
-        let stays = |meta: &ObjectMeta| meta.deletion_timestamp.is_none();
         let at_work = self.identity || self.peering;
-        self.record.is_some_and(stays)
-            || self.entries.iter().any(|entry| stays(&entry.metadata) || at_work)
+        self.record.is_some_and(|record| record.deletion_timestamp.is_none())
+            || self.entries.iter().any(|entry| !entry.is_deleted || at_work)
             || (self.identity && self.retained)
     }
 }
@@ -52,7 +54,7 @@ impl TenantUsers<'_> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tombolo_api::ClusterName;
+    use tombolo_api::{ClusterName, discovery::ForeignCluster};
 
     use super::*;
 
@@ -92,12 +94,13 @@ mod tests {
         };
         let (stays, ends): (ForeignCluster, ForeignCluster) =
             (entry(json!({ "name": "it" })), entry(time));
+        let (staying, ending) = (Peer::from_resource(&stays), Peer::from_resource(&ends));
         let none = TenantUsers::default();
         assert!(!none.need_namespace());
         assert!(TenantUsers { record: Some(&stays.metadata), ..none.clone() }.need_namespace());
-        assert!(TenantUsers { entries: vec![&stays], ..none.clone() }.need_namespace());
+        assert!(TenantUsers { entries: vec![staying], ..none.clone() }.need_namespace());
         let both =
-            TenantUsers { entries: vec![&ends], record: Some(&ends.metadata), ..none.clone() };
+            TenantUsers { entries: vec![ending], record: Some(&ends.metadata), ..none.clone() };
         assert!(!both.need_namespace());
         assert!(TenantUsers { identity: true, ..both.clone() }.need_namespace());
         assert!(TenantUsers { peering: true, ..both }.need_namespace());

@@ -11,7 +11,7 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use tombolo_api::discovery::ForeignCluster;
 use tombolo_api::offloading::PodOffloadingStrategy;
-use tombolo_core::tenant::id_of;
+use tombolo_core::view::Peer;
 use tombolo_testbed::{Cluster, Testbed};
 
 use crate::bars::Bars;
@@ -150,7 +150,8 @@ async fn discovered(home: &Side, other: &Side, bars: &Bars) -> Result<()> {
     let id = &other.installed.cluster_id;
     let found = watches.until(TIMEOUT, || {
         let state = store.state();
-        state.iter().find(|cluster| id_of(cluster) == Some(id)).map(|cluster| cluster.name_any())
+        let found = state.iter().find(|cluster| Peer::from_resource(cluster).id() == Some(id));
+        found.map(|cluster| cluster.name_any())
     });
     found.await?.map(drop).with_context(|| {
         format!(

@@ -14,7 +14,7 @@ use tombolo_api::offloading::NamespaceOffloading;
 use tombolo_api::sharing::ResourceOffer;
 use tombolo_core::node::is_ready;
 use tombolo_core::owner::belongs_to;
-use tombolo_core::tenant::{id_of, namespace_of};
+use tombolo_core::view;
 
 use crate::install::{self, Component};
 use crate::peers;
@@ -133,9 +133,10 @@ fn peer(cluster: &ForeignCluster, objects: &Objects) -> Peer {
         Some(found) => State { status: found.status.clone(), message: found.message.clone() },
         None => State { status: "Unknown".into(), message: String::new() },
     };
-    let id = id_of(cluster).cloned();
+    let peer = view::Peer::from_resource(cluster);
+    let id = peer.id().cloned();
     let offer = |of: &dyn Fn(&ResourceOffer) -> bool| objects.offers.iter().find(|o| of(o));
-    let (borrowed, lent) = match (&cluster.spec.cluster_identity, namespace_of(cluster)) {
+    let (borrowed, lent) = match (peer.identity, peer.tenant) {
         (Some(peer), Some(namespace)) => {
             let is_theirs = |o: &ResourceOffer| belongs_to(&o.name_any(), &peer.cluster_name);
             let is_there = |o: &ResourceOffer| o.namespace().as_deref() == Some(namespace);

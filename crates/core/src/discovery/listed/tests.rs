@@ -1,6 +1,8 @@
 use serde_json::json;
+use tombolo_api::discovery::SearchDomain;
 
 use super::*;
+use crate::discovery::entry::tests::views;
 
 const NOW: &str = "2026-05-01T12:00:00Z";
 
@@ -59,8 +61,31 @@ fn change_in(
     now: &str,
 ) -> EntryChange {
     let (us, domains) = ("rome-id".parse().unwrap(), uids(&["company", "other"]));
+    let domain = &Domain::from_resource(domain);
     let context = SearchContext { us: &us, domain, domains: &domains, autojoin: false };
-    listed(what, &context, known, now.parse().unwrap())
+    listed(what, &context, &views(known), now.parse().unwrap())
+}
+
+fn is_found_in(entry: &ForeignCluster, domain: &SearchDomain) -> bool {
+    super::is_found_in(&Entry::from_resource(entry), &Domain::from_resource(domain))
+}
+
+fn is_orphaned(entry: &ForeignCluster, domains: &BTreeSet<String>) -> bool {
+    super::is_orphaned(&Entry::from_resource(entry), domains)
+}
+
+fn is_identified(what: &ListedCluster, known: &[ForeignCluster]) -> bool {
+    super::is_identified(what, &Domain::from_resource(&domain()), &views(known))
+}
+
+/// Names of the entries that are superseded.
+fn superseded<'a>(what: &ListedCluster, known: &'a [ForeignCluster]) -> Vec<&'a str> {
+    let (us, domain, domains) = ("rome-id".parse().unwrap(), domain(), BTreeSet::new());
+    let domain = &Domain::from_resource(&domain);
+    let context = SearchContext { us: &us, domain, domains: &domains, autojoin: false };
+    let known = views(known);
+    let superseded = known.iter().filter(|entry| is_superseded(entry, what, &context, &known));
+    superseded.map(|entry| entry.name).collect()
 }
 
 fn uids(names: &[&str]) -> BTreeSet<String> {
@@ -81,7 +106,7 @@ fn an_unknown_cluster_gets_an_entry_of_the_domain() {
     assert_eq!(new.spec.auth_url, "https://auth.campus-1.example.com:443");
     assert_eq!((new.spec.ttl, new.spec.join), (Some(60), false));
     assert_eq!(new.spec.cluster_identity, None);
-    assert_eq!(kind(&new), DiscoveryType::Wan);
+    assert_eq!(Entry::from_resource(&new).kind, DiscoveryType::Wan);
     assert!(is_found_in(&new, &domain()) && !is_found_in(&new, &domain_called("other")));
     let owner = &new.metadata.owner_references.unwrap()[0];
     assert_eq!((owner.kind.as_str(), owner.name.as_str()), ("SearchDomain", "company"));
@@ -103,7 +128,8 @@ fn a_name_that_is_taken_gets_digits() {
 #[test]
 fn autojoin_sets_join_of_a_new_entry() {
     let (us, domain, domains) = ("rome-id".parse().unwrap(), domain(), uids(&["company"]));
-    let context = SearchContext { us: &us, domain: &domain, domains: &domains, autojoin: true };
+    let domain = &Domain::from_resource(&domain);
+    let context = SearchContext { us: &us, domain, domains: &domains, autojoin: true };
     let seen = listed(&campus(), &context, &[], NOW.parse().unwrap());
     assert!(matches!(seen, EntryChange::Create(new) if new.spec.join));
 }
@@ -188,7 +214,7 @@ fn a_pinned_entry_requires_a_query_of_the_auth_service() {
         (&named, pinned(entry("there", "LAN", Some("milan-id"))), true),
     ] {
         let known = [there];
-        let answer = is_identified(what, &domain(), &known);
+        let answer = is_identified(what, &known);
         assert_eq!(answer, is_introduced_then, "{:?} {known:?}", what.fingerprint);
     }
     let known = [pinned(entry("there", "LAN", Some("milan-id")))];
@@ -214,12 +240,13 @@ fn an_entry_without_an_identity_is_queried_again() {
         });
         there.status = serde_json::from_value(json!({ "conditions": [said] })).unwrap();
         let known = [there.clone()];
-        assert_eq!(is_identified(&campus(), &domain(), &known), is_known);
+        assert_eq!(is_identified(&campus(), &known), is_known);
     }
     let EntryChange::Create(new) = change(&campus_of("reinstalled-id"), &[there]) else {
         panic!("not new")
     };
-    assert_eq!(id_of(&new).map(ClusterId::as_str), Some("reinstalled-id"));
+    let id = Entry::from_resource(&new).peer.id();
+    assert_eq!(id.map(ClusterId::as_str), Some("reinstalled-id"));
 }
 
 #[test]
@@ -246,25 +273,24 @@ fn a_pinned_entry_is_taken_over_only_with_its_certificate() {
 
 #[test]
 fn a_duplicate_entry_is_removed_once_the_id_is_known() {
-    let (us, nameless) = ("rome-id".parse().unwrap(), created(&campus()));
+    let nameless = created(&campus());
     let (unknown, milan) = (campus(), campus_of("milan-id"));
     let alone = [nameless.clone()];
-    assert!(superseded(&milan, &domain(), &alone, &us).is_empty());
+    assert!(superseded(&milan, &alone).is_empty());
     assert_eq!(change(&milan, &alone), EntryChange::Unchanged);
     let both = [nameless.clone(), entry("there", "LAN", Some("milan-id"))];
-    assert_eq!(superseded(&milan, &domain(), &both, &us), [&nameless]);
-    assert!(superseded(&unknown, &domain(), &both, &us).is_empty());
-    assert!(!is_identified(&unknown, &domain(), &both));
-    assert!(is_identified(&milan, &domain(), &[]));
+    assert_eq!(superseded(&milan, &both), ["campus-1"]);
+    assert!(superseded(&unknown, &both).is_empty());
+    assert!(!is_identified(&unknown, &both));
+    assert!(is_identified(&milan, &[]));
 }
 
 #[test]
 fn a_cluster_ignores_its_own_record() {
-    let (us, ours) = ("rome-id".parse().unwrap(), campus_of("rome-id"));
+    let ours = campus_of("rome-id");
     assert_eq!(change(&ours, &[]), EntryChange::Ignored);
-    let nameless = created(&campus());
-    let known = [nameless];
-    assert_eq!(superseded(&ours, &domain(), &known, &us), [&known[0]]);
+    let known = [created(&campus())];
+    assert_eq!(superseded(&ours, &known), ["campus-1"]);
 }
 
 #[test]

@@ -197,7 +197,9 @@ pub fn is_requested_again(request: &Request<'_>, us: &ClusterName, entry: &Entry
 mod tests {
     use serde_json::json;
     use tombolo_api::{
-        discovery::ResourceRequest, names::KUBELET_FINALIZER, sharing::ResourceOffer,
+        discovery::{ForeignCluster, ResourceRequest},
+        names::KUBELET_FINALIZER,
+        sharing::ResourceOffer,
     };
 
     use super::*;

@@ -13,11 +13,12 @@ use tombolo_api::{
     sharing::ResourceOffer, virtualkubelet::NamespaceMap,
 };
 use tombolo_core::offloading::{
-    MapAction, MapInput, Target, desired_mapping, map_action, map_to_apply, must_be_deleted, target,
+    MapAction, MapInput, PeerMap, Target, desired_mapping, map_action, map_to_apply,
+    must_be_deleted, target,
 };
 use tombolo_core::{
     owner::belongs_to,
-    view::{self, Map, Offer},
+    view::{self, Offer},
 };
 use tombolo_runtime::{
     observe::{Change, IndexBy, Watched},
@@ -115,7 +116,10 @@ impl State {
             self.keep(namespace, peer).await?;
         }
         let ours = self.maps.get(namespace, self.home.as_str());
-        let ours = ours.filter(|map| must_be_deleted(&Map::from_resource(map), action));
+        let ours = ours.filter(|map| {
+            let map = PeerMap::of(map, &self.home);
+            map.is_some_and(|it| must_be_deleted(&it.map, action))
+        });
         let Some(map) = ours else { return Ok(()) };
         let api: Api<NamespaceMap> = Api::namespaced(self.client.clone(), namespace);
         let name = map.name_any();

@@ -23,7 +23,6 @@ use tombolo_api::ipam::{
     GetHomePodIpRequest, GetRemotePodIpRequest, MapBatchRequest, MapRequest, UnmapBatchRequest,
     UnmapRequest, map_result, unmap_result,
 };
-use tombolo_api::names::REPLICATE_TO_LABEL;
 use tombolo_api::net::{IpamStorage, NatMapping, NetworkConfig};
 use tombolo_api::{Cidr, NatCidr};
 use tombolo_testbed::{ClusterSpec, Testbed, eventually};
@@ -350,22 +349,20 @@ async fn request_peering_with_pisa(side: &Side) {
     let own = json!({
         "clusterID": side.settings.cluster_id, "clusterName": side.settings.cluster_name,
     });
-    let request = json!({
-        "metadata": { "labels": { REPLICATE_TO_LABEL: PISA } },
-        "spec": { "clusterIdentity": own, "authUrl": "https://192.0.2.1" },
-    });
-    side.put_in::<ResourceRequest>(PISA_NAMESPACE, "ours", request).await;
+    let request = json!({ "spec": { "clusterIdentity": own, "authUrl": "https://192.0.2.1" } });
+    side.put_in::<ResourceRequest>(PISA_NAMESPACE, side.settings.cluster_name.as_str(), request)
+        .await;
 }
 
 /// Creates both NetworkConfigs and their status. Returns the translated PodCIDR in this cluster.
 async fn peer_with_pisa(side: &Side) -> Cidr {
     let theirs = config_of(side, PISA, PISA_PODS, "10.21.0.0/16");
-    let mut ours = config_of(side, PISA, &side.settings.pod_cidr.to_string(), EXTERNAL);
-    ours["metadata"]["labels"] = json!({ REPLICATE_TO_LABEL: PISA });
+    let ours = config_of(side, PISA, &side.settings.pod_cidr.to_string(), EXTERNAL);
+    let us = side.settings.cluster_name.as_str();
     side.put_in::<NetworkConfig>(PISA_NAMESPACE, "theirs", theirs).await;
-    side.put_in::<NetworkConfig>(PISA_NAMESPACE, "ours", ours).await;
+    side.put_in::<NetworkConfig>(PISA_NAMESPACE, us, ours).await;
     let answer = json!({ "processed": true, "podCIDRNAT": "None", "externalCIDRNAT": "None" });
-    side.put_status_in::<NetworkConfig>(PISA_NAMESPACE, "ours", answer).await;
+    side.put_status_in::<NetworkConfig>(PISA_NAMESPACE, us, answer).await;
     let nat = |config: &NetworkConfig| config.status.as_ref().and_then(|it| it.pod_cidr_nat);
     let is_answered = |config: &NetworkConfig| nat(config).is_some();
     let config = side.until_in::<NetworkConfig>(PISA_NAMESPACE, "theirs", is_answered).await;
@@ -376,7 +373,7 @@ async fn peer_with_pisa(side: &Side) -> Cidr {
 }
 
 async fn unpeer_from_pisa(side: &Side) {
-    for config in ["theirs", "ours"] {
+    for config in ["theirs", side.settings.cluster_name.as_str()] {
         side.delete_in::<NetworkConfig>(PISA_NAMESPACE, config).await;
     }
 }
